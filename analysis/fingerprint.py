@@ -32,7 +32,7 @@ _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = (
-    *("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "step_cpu_ms", "action_repeat", "frame_stack"),
+    *("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "action_repeat", "frame_stack"),
     *("normalize_observations", "normalize_rewards"),
 )
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")

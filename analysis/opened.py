@@ -19,7 +19,8 @@ from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
 from analysis.models.study import Models, model_rows
 from analysis.quantity import Part
-from analysis.scaling.clock import Names, cells, phases, prices_of, scaling
+from analysis.scaling.clock import cells, phases, prices_of, scaling
+from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
 
@@ -111,7 +112,7 @@ class Study:
         """Return a figure by name, and draw it on `ax` where that is given.
 
         Args:
-            name: `efficiency`, `phases`, `score`, `return_steps`, `steps_to_target` or `front`.
+            name: `efficiency`, `phases`, `score`, `return_steps` or `steps_to_target`.
             ax: Axes of one's own; their figure makes room for all that is drawn, unless it has a layout already.
 
         Raises:
@@ -184,29 +185,29 @@ class Study:
         return int((self.data.runs["status"] == "failed").sum())
 
     @cached_property
-    def measured(self) -> pd.DataFrame:
-        """The runs whose times may be used (`analysis.scaling.selection`)."""
-        return selection_of(self.data.runs).runs
+    def selection(self) -> Selection:
+        """The runs whose times may be used, and why the others may not."""
+        return selection_of(self.data.runs)
 
-    @cached_property
-    def names(self) -> Names:
-        """What workloads are called."""
-        return Names(self.measured)
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The runs whose times may be used."""
+        return self.selection.runs
 
     @cached_property
     def strong(self) -> Part:
         """Strong scaling, batch fixed."""
-        return scaling(self.data.runs, "strong", self.names, space=self.data.space_file)
+        return scaling(self.selection, "strong", space=self.data.space_file)
 
     @cached_property
     def weak(self) -> Part:
         """Weak scaling, steps per runner fixed."""
-        return scaling(self.data.runs, "weak", self.names, space=self.data.space_file)
+        return scaling(self.selection, "weak", space=self.data.space_file)
 
     @cached_property
     def phases(self) -> Part:
         """Phases of an iteration."""
-        return phases(self.data.runs, self.names)
+        return phases(self.selection)
 
     @cached_property
     def targets(self) -> Part:
@@ -226,7 +227,7 @@ class Study:
     @cached_property
     def models(self) -> Models:
         """What the models say; its properties raise where the runs do not allow them."""
-        return Models(self.data.runs)
+        return Models(self.measured)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | str:
@@ -236,7 +237,7 @@ class Study:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The long frame: every estimate of the study. `estimates` returns copies of it."""
-        rates = [*cells(self.measured, self.names), *model_rows(self.models, self.measured, self.names)]
+        rates = [*cells(self.selection), *model_rows(self.models, self.selection)]
         parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]

@@ -1,17 +1,21 @@
-"""What can be estimated: every quantity with its unit, definition and source, beside the function that computes it.
+"""What can be estimated, each quantity beside the function that computes it, and the long frame of all estimates.
 
 A function becomes a quantity by `@quantity`: its name is that of the quantity, the first paragraph of its docstring the
 definition. It takes one thing of its grain (a `Place` of measured runs, a setting, …) and returns an `Estimate`, or
-None where the quantity does not exist there. `rows_of` turns all quantities of a grain into rows of the long frame.
+None where the quantity does not exist there. Tables, figures and sentences select from the frame.
 """
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+import pandas as pd
+
+from analysis.scaling.blocks import BY_DEFINITION, in_frame
 from study.errors import AnalysisError
 from study.statistics import Estimate
 
@@ -22,6 +26,8 @@ Row = Mapping[str, Any]
 """A row of the long frame: columns of the place, `quantity`, and the `Estimate` under `estimate`."""
 Compute = Callable[[Any], Estimate | None]
 C = TypeVar("C", bound=Compute)
+To = Literal["", "base", "before"]
+"""What a ratio is relative to: the smallest scale, the scale before, or nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +41,7 @@ class Quantity:
         definition: What it is.
         source: Where the formula is from; empty where it needs none.
         grain: What it is a quantity of, such as `cell`.
-        to: What a ratio is relative to: the `base` (smallest scale), the scale `before`, or nothing.
+        to: What a ratio is relative to.
         of: Computes it from one thing of its grain; None where that grain is estimated as a whole.
     """
 
@@ -45,7 +51,7 @@ class Quantity:
     definition: str
     source: str = ""
     grain: str
-    to: Literal["", "base", "before"] = ""
+    to: To = ""
     of: Compute | None = None
 
 
@@ -58,16 +64,13 @@ def declare(grain: str, name: str, unit: str, label: str, definition: str, of: C
     QUANTITIES[name] = Quantity(name=name, unit=unit, label=label, definition=definition, grain=grain, of=of)
 
 
-def quantity(grain: str, unit: str, label: str, *, to: Literal["", "base", "before"] = "") -> Callable[[C], C]:
+def quantity(grain: str, unit: str, label: str, *, to: To = "") -> Callable[[C], C]:
     """Make a function the quantity of its name; its docstring holds the definition, and the source after `Source:`."""
 
     def register(of: C) -> C:
         text, _, source = inspect.cleandoc(of.__doc__ or "").partition("Source:")
-        definition = " ".join(text.partition("\n\n")[0].split())
-        name, source = of.__name__, " ".join(source.split())
-        QUANTITIES[name] = Quantity(
-            name=name, unit=unit, label=label, definition=definition, source=source, grain=grain, to=to, of=of
-        )
+        said = {"definition": " ".join(text.partition("\n\n")[0].split()), "source": " ".join(source.split())}
+        QUANTITIES[of.__name__] = Quantity(name=of.__name__, unit=unit, label=label, grain=grain, to=to, of=of, **said)
         return of
 
     return register
@@ -119,15 +122,94 @@ def unknown(what: str, name: object, known: Mapping[str, str]) -> AnalysisError:
     Args:
         what: What it is the name of.
         name: What was asked for.
-        known: Name -> what people call it.
+        known: Name -> what people call it, which they may have typed.
     """
-    asked = _letters(str(name))
-    near = [each for each, label in known.items() if asked and asked in _letters(f"{each} {label}")]
+
+    def letters(text: str) -> str:
+        return text.lower().translate(dict.fromkeys(map(ord, " -_")))
+
+    asked = letters(str(name))
+    near = [each for each, label in known.items() if asked and asked in letters(f"{each} {label}")]
     near = near or difflib.get_close_matches(str(name), known, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Choose one of {', '.join(known)}."
     return AnalysisError(where=what, rule="must be one that exists", got=f"{name!r}", fix=fix)
 
 
-def _letters(text: str) -> str:
-    """Return a text without what people write otherwise: `speedup` is `speed-up` and `speed_up`."""
-    return text.lower().translate(dict.fromkeys(map(ord, " -_")))
+# --- the long frame -------------------------------------------------------------------------------------------------
+
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("kind", "engine", "workload", "arm"), "string"),
+        **dict.fromkeys(("num_env_runners", "num_cpus", "train_batch_size"), "Int64"),
+        "quantity": "string",
+        **dict.fromkeys(("value", "low", "high", "level"), "Float64"),
+        "n": "Int64",
+        **dict.fromkeys(("method", "basis"), "string"),
+        **dict.fromkeys(("num_nodes", "n_failed", "n_censored"), "Int64"),
+        **dict.fromkeys(("base", "fingerprint"), "string"),
+    }
+)
+"""Columns and types, in order.
+
+`workload`: what tells the comparable runs from others; equal workloads have equal texts. `arm`: the setting in plain
+words, where the quantity is of one. `low`, `high`: ends of the interval; both NA where there is none, and infinite
+where one end is open. `n`: runs (or blocks, where ratios are paired) behind it; NA for what holds by definition.
+`n_failed`: failed runs of the cell, NA where they are not counted by cell. `n_censored`: runs that never reached the
+target; above 0 a mean to it is a lower bound. `base`: what a ratio is relative to; empty where it is relative to
+nothing. `fingerprint`: workload of the runs, by which studies are compared; empty where they are of several.
+"""
+_USUAL: Row = {"workload": "", "arm": "", "basis": "measured", "n_censored": 0, "base": "", "fingerprint": ""}
+
+
+def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
+    """Return the frame of all estimates: quantities in the order of `QUANTITIES`, each in the order of its rows."""
+    place = {name: number for number, name in enumerate(QUANTITIES)}
+    columns: dict[str, list[Any]] = {name: [] for name in DTYPES}
+    for each in sorted(rows, key=lambda each: place[each["quantity"]]):
+        value, low, high, n = in_frame(each["estimate"])
+        numbers = {"value": value, "low": low, "high": high, "n": n, "kind": kind}
+        numbers |= {"level": each["estimate"].level, "method": each["estimate"].method}
+        whole = {**_USUAL, **each, **numbers, "engine": each.get("engine") or engine}
+        for name, values in columns.items():
+            values.append(whole.get(name))
+    return _with_units(pd.DataFrame(columns, dtype=object).astype(dict(DTYPES)))
+
+
+def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the frame with the unit of each of its quantities in `attrs["units"]`."""
+    frame.attrs["units"] = {name: QUANTITIES[name].unit for name in frame["quantity"].unique()}
+    return frame
+
+
+def estimate_of(row: Any) -> Estimate:
+    """Return the estimate of a row of the frame; what holds by definition has an interval of width 0 and n = 1."""
+    low, high = (
+        row["value"] if row["method"] == BY_DEFINITION else open_ if pd.isna(row[end]) else row[end]
+        for end, open_ in (("low", -np.inf), ("high", np.inf))
+    )
+    n, ends = 1 if pd.isna(row["n"]) else int(row["n"]), {"low": float(low), "high": float(high)}
+    return Estimate(value=float(row["value"]), **ends, n=n, level=float(row["level"]), method=str(row["method"]))
+
+
+def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
+    """Return some rows of a frame of estimates.
+
+    Args:
+        frame: As `frame_of` returns it.
+        quantity: One quantity or several; None: all.
+        selection: Column -> value, or values, such as `num_env_runners=46` or `basis=["measured", "predicted"]`.
+
+    Raises:
+        AnalysisError: There is no such quantity or column.
+    """
+    names = [quantity] if isinstance(quantity, str) else [*(quantity or ())]
+    for name in names:
+        if name not in QUANTITIES:
+            raise unknown("quantity", name, {each.name: each.label for each in QUANTITIES.values()})
+    kept = frame if quantity is None else frame[frame["quantity"].isin(names)]
+    for column, wanted in selection.items():
+        if column not in DTYPES:
+            raise unknown("column", column, dict.fromkeys(DTYPES, ""))
+        several = isinstance(wanted, Iterable) and not isinstance(wanted, str)
+        kept = kept[kept[column].isin([*wanted] if several else [wanted])]
+    return _with_units(kept.reset_index(drop=True))

@@ -10,12 +10,12 @@ import shlex
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from analysis.cautions import cautions
 from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
@@ -25,7 +25,8 @@ from study.records.derived import cut_records
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.lock import at_work
-from study.records.records import Line, StudyOpened, Timing, read_lines
+from study.records.records import StudyOpened, Timing, read_lines
+from study.space.spec import StudySpec
 from study.text import count
 
 Driver = Literal["working", "ended", "gone", "packed"]
@@ -44,6 +45,11 @@ OF_RUNNING = (
     *("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing", "summary"),
 )
 """What JSON tells of a trial under way."""
+AT_THE_FLOOR = 0.05
+"""Share of the way from floor to reference below which a trial has learnt nothing: the floor is the mean of random
+episodes, around which the means of a few others scatter."""
+FEWEST = 2
+"""Finished trials from which on it is the study, and not one setting, that learnt nothing."""
 
 
 class Mirror(NamedTuple):
@@ -147,148 +153,121 @@ class Status:
         return values | {"num_ended": self.num_ended}
 
 
-class StatusReader:
-    """Reads a study's records as they grow; each `read` goes on where the one before ended."""
+def read_status(path: str | Path, *, moment: float | None = None) -> Status:
+    """Return where the study in the folder `path` stands.
 
-    def __init__(self, path: str | Path) -> None:
-        """Open the study in the folder `path`.
+    Args:
+        path: Of the study.
+        moment: Now, seconds since the epoch; for tests.
 
-        Raises:
-            RecordError: There is no study, or its identity is damaged.
-        """
-        self.folder = StudyFolder(Path(path))
-        self.identity = self.folder.identity()
-        self.ledger = Ledger()
-        self._end, self._seq = 0, 0
-        self._last: float | None = None  # when the last record was written, seconds since the epoch
-        self._pauses: list[float] = []  # the two longest between records of this session, the longest first
-
-    def read(self, *, moment: float | None = None) -> Status:
-        """Take in what was recorded since, and return where the study stands.
-
-        Args:
-            moment: Now, seconds since the epoch; for tests.
-
-        Raises:
-            RecordError: Not one record can be read, for instance because a newer version wrote them.
-        """
-        damage, driver = self._take_in(), self._driver()
-        if not damage and driver in ("gone", "ended") and (cut := cut_records(self.folder, self.ledger)) is not None:
-            damage = (str(cut),)
-        status = self._status(driver, time.time() if moment is None else moment, damage)
-        with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
-            spec, rows = self.identity.parse(), list(self.ledger.rows.values())
-            playing = tuple(row.trial for row in status.running if is_evaluating(spec, row))
-            said = tuple(Advice(text) for text in cautions(spec, rows))
-            status = replace(status, evaluating=playing, advice=said)
-        return replace(status, advice=tuple(self._advice(status)))
-
-    def _take_in(self) -> tuple[str, ...]:
-        try:
-            for line in read_lines(self.folder.records, offset=self._end, first_seq=self._seq):
-                self._take(line)
-        except (RecordError, *_DAMAGE) as error:
-            if not isinstance(error, RecordError):
-                rule, fix = f"cannot be read ({error!r})", "Restore the file from a backup."
-                error = RecordError(where=str(self.folder.records), rule=rule, fix=fix)
-            if not self._seq:
-                raise error from None
-            return (f"{error} What follows is the state after the {self._seq:,} records before it.",)
-        return ()
-
-    def _take(self, line: Line) -> None:
-        if isinstance(line.record, StudyOpened):
-            self._pauses = []
-        elif self._last is not None:
-            self._pauses = sorted([*self._pauses, line.time - self._last], reverse=True)[:2]
-        self.ledger.apply(line.record, line.time)
-        self._end, self._seq, self._last = line.end, line.seq + 1, line.time
-
-    def _driver(self) -> Driver:
-        if self.folder.records == self.folder.packed_records:
-            return "packed"
-        if at_work(self.folder.path):
-            return "working"
-        return "ended" if self.ledger.closed is not None else "gone"
-
-    def _mirror(self) -> Mirror | None:
-        try:
-            mirror = MlflowMirror(self.folder, self.identity.tracking_uri)
-            return Mirror(mask_credentials(self.identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
-        except (OSError, RecordError):
-            return None
-
-    def _status(self, driver: Driver, moment: float, problems: tuple[str, ...]) -> Status:
-        ledger, identity = self.ledger, self.identity
-        rows = list(ledger.rows.values())
-        under_way = [row for row in rows if row.status == "running"] if driver == "working" else []
-        timings = Counter(
-            row.timing for row in rows if row.timing and not (row.provisional and row.status == "running")
-        )
-        staged = bool(identity.spec.get("holdup"))
-        planned = max(ledger.num_trials, len(rows))  # in a hold-up study the plan is a guess
-        ended = Counter(row.stage for row in rows if row.ended)
-        failed = Counter(row.stage for row in rows if row.status == "failed")
-        stage = next((row.stage or "" for row in rows if row.stage), "")
-        if ledger.decisions:
-            stage = ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
-        return Status(
-            name=identity.name,
-            folder=str(self.folder.path),
-            moment=moment,
-            driver=driver,
-            state=_state(ledger, driver),
-            complete=ledger.complete,
-            guessed=staged and not ledger.complete,
-            stage=stage if staged else "",
-            num_trials=planned,
-            counts=ledger.counts(),
-            engine=engines_in_words(row.engine for row in rows),
-            timings={str(label): timings[label] for label in get_args(Timing)},
-            per_stage={each: (number, failed[each]) for each, number in ended.items() if each},
-            running=tuple(under_way),
-            best_score=max((each for row in rows if (each := row.summary.get("score")) is not None), default=None),
-            sessions=ledger.sessions,
-            silence_s=None if self._last is None else max(moment - self._last, 0.0),
-            longest_pause_s=self._pauses[0] if len(self._pauses) > 1 else None,
-            left=time_left(rows, under_way, planned, moment) if driver == "working" else None,
-            mirror=None if driver == "packed" else self._mirror(),
-            problems=problems,
-        )
-
-    def _advice(self, status: Status) -> Iterator[Advice]:
-        rows, driver = list(self.ledger.rows.values()), status.driver
-        resume = _resume(self.folder, self.identity)
-        if driver == "gone":
-            yield Advice("The driver ended without saying so (killed?). Go on with:", resume)
-        if driver == "ended" and not status.complete:
-            yield Advice("Resume with:", resume)
-        silence_s, pause_s = status.silence_s or 0.0, status.longest_pause_s or 0.0
-        if driver == "working" and silence_s > max(QUIET_S, QUIET_FACTOR * pause_s):
-            yield Advice(f"Nothing was recorded for {silence_s:,.0f} s. It may hang: look at its terminal or job log.")
-        if failed := [row for row in rows if row.status == "failed"]:
-            last = max(failed, key=lambda row: row.ended_at or 0.0)
-            why = one_line(last.reason) or "no reason"
-            yield Advice(f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
-        left = sum(row.status == "interrupted" or (row.status == "running" and driver != "working") for row in rows)
-        if left:
-            then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
-            yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
-        yield from status.advice
-        yield from _clocks(status.timings, rows)
-        yield from _late(status)
+    Raises:
+        RecordError: There is no study, or not one record can be read, for instance because a newer version wrote them.
+    """
+    folder, ledger, moments = StudyFolder(Path(path)), Ledger(), list[float]()
+    identity, problems = folder.identity(), tuple[str, ...]()
+    begun, read = 0, 0  # records before this session, and all of them
+    try:
+        for line in read_lines(folder.records):
+            begun = read if isinstance(line.record, StudyOpened) else begun
+            ledger.apply(line.record, line.time)
+            moments.append(line.time)
+            read = line.seq + 1
+    except (RecordError, *_DAMAGE) as error:
+        if not isinstance(error, RecordError):
+            rule, fix = f"cannot be read ({error!r})", "Restore the file from a backup."
+            error = RecordError(where=str(folder.records), rule=rule, fix=fix)
+        if not read:
+            raise error from None
+        problems = (f"{error} What follows is the state after the {read:,} records before it.",)
+    driver = _driver(folder, ledger)
+    if not problems and driver in ("gone", "ended") and (cut := cut_records(folder, ledger)) is not None:
+        problems = (str(cut),)
+    pauses = sorted(later - earlier for earlier, later in pairwise(moments[begun:]))
+    now, rows = time.time() if moment is None else moment, list(ledger.rows.values())
+    running = [row for row in rows if row.status == "running"] if driver == "working" else []
+    timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
+    staged, planned = bool(identity.spec.get("holdup")), max(ledger.num_trials, len(rows))
+    ended = Counter(row.stage for row in rows if row.ended)
+    failed = Counter(row.stage for row in rows if row.status == "failed")
+    stage = next((row.stage or "" for row in rows if row.stage), "")
+    if ledger.decisions:
+        stage = ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
+    status = Status(
+        name=identity.name,
+        folder=str(folder.path),
+        moment=now,
+        driver=driver,
+        state=_state(ledger, driver),
+        complete=ledger.complete,
+        guessed=staged and not ledger.complete,
+        stage=stage if staged else "",
+        num_trials=planned,
+        counts=ledger.counts(),
+        engine=engines_in_words(row.engine for row in rows),
+        timings={str(label): timings[label] for label in get_args(Timing)},
+        per_stage={each: (number, failed[each]) for each, number in ended.items() if each},
+        running=tuple(running),
+        best_score=max((each for row in rows if (each := row.summary.get("score")) is not None), default=None),
+        sessions=ledger.sessions,
+        silence_s=max(now - moments[-1], 0.0) if moments else None,
+        longest_pause_s=pauses[-1] if len(pauses) > 1 else None,
+        left=time_left(rows, running, planned, now) if driver == "working" else None,
+        mirror=None if driver == "packed" else _mirror(folder, identity),
+        problems=problems,
+    )
+    said = list[Advice]()
+    with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
+        spec = identity.parse()
+        status = replace(status, evaluating=tuple(row.trial for row in running if is_evaluating(spec, row)))
+        said = [Advice(text) for text in cautions(spec, rows)]
+    return replace(status, advice=(*_advice(status, rows, _resume(folder, identity)), *said, *_clocks(status, rows)))
 
 
-def _clocks(timings: Mapping[str, int], rows: Sequence[TrialRow]) -> Iterator[Advice]:
-    for label, runs in timings.items():
+def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
+    if folder.records == folder.packed_records:
+        return "packed"
+    if at_work(folder.path):
+        return "working"
+    return "ended" if ledger.closed is not None else "gone"
+
+
+def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
+    try:
+        mirror = MlflowMirror(folder, identity.tracking_uri)
+        return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
+    except (OSError, RecordError):
+        return None
+
+
+# --- what a person should know or do --------------------------------------------------------------------------------
+
+
+def _advice(status: Status, rows: Sequence[TrialRow], resume: str) -> Iterator[Advice]:
+    driver = status.driver
+    if driver == "gone":
+        yield Advice("The driver ended without saying so (killed?). Go on with:", resume)
+    if driver == "ended" and not status.complete:
+        yield Advice("Resume with:", resume)
+    silence_s, pause_s = status.silence_s or 0.0, status.longest_pause_s or 0.0
+    if driver == "working" and silence_s > max(QUIET_S, QUIET_FACTOR * pause_s):
+        yield Advice(f"Nothing was recorded for {silence_s:,.0f} s. It may hang: look at its terminal or job log.")
+    if failed := [row for row in rows if row.status == "failed"]:
+        last = max(failed, key=lambda row: row.ended_at or 0.0)
+        why = one_line(last.reason) or "no reason"
+        yield Advice(f"{count(len(failed), 'trial')} failed; the latest, trial {last.trial}: {why}")
+    left = sum(row.status == "interrupted" or (row.status == "running" and driver != "working") for row in rows)
+    if left:
+        then = "" if driver == "packed" else f"; a resume runs {'it' if left == 1 else 'them'} again"
+        yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
+
+
+def _clocks(status: Status, rows: Sequence[TrialRow]) -> Iterator[Advice]:
+    for label, runs in status.timings.items():
         if label != "measured" and runs:
-            of = f"{runs} of {count(sum(timings.values()), 'clock')} {'is' if runs == 1 else 'are'} {label}"
+            of = f"{runs} of {count(sum(status.timings.values()), 'clock')} {'is' if runs == 1 else 'are'} {label}"
             reasons = (row.timing_reason for row in rows if row.timing == label and row.timing_reason)
             such = f", such as: {one_line(reason)}" if (reason := next(reasons, "")) else ""
             yield Advice(f"{of} and in no efficiency table{such}.")
-
-
-def _late(status: Status) -> Iterator[Advice]:
     if status.mirror is not None and status.mirror.behind:
         behind = f"MLflow is {count(status.mirror.behind, 'record')} behind ({status.mirror.uri})"
         if status.driver != "working":
@@ -297,13 +276,29 @@ def _late(status: Status) -> Iterator[Advice]:
             yield Advice(f"{behind}; the study does not wait for it.")
 
 
-def read_status(path: str | Path, *, moment: float | None = None) -> Status:
-    """Return where the study in the folder `path` stands.
-
-    Raises:
-        RecordError: There is no study, or not one record can be read.
-    """
-    return StatusReader(path).read(moment=moment)
+def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
+    """Yield a sentence for each reason not to take the returns of finished trials as they stand."""
+    if not spec.learns:
+        return
+    finished = [row for row in rows if row.status == "finished" and row.summary.get("final_return") is not None]
+    if cut := [row for row in finished if row.all_cut]:
+        yield (
+            f"Episodes that never end: in {len(cut)} of {count(len(finished), 'finished trial')} every episode of the "
+            f"last evaluation was cut at evaluation.max_episode_steps={spec.evaluation.max_episode_steps}, and its "
+            "return is that of an unfinished episode. Fix: raise the limit, or give the environment one of its own."
+        )
+    floor, reference = spec.environment.floor, spec.environment.reference
+    # Short trials of a hold-up study are for the clock.
+    returns = [row.summary["final_return"] or 0.0 for row in finished if not row.stage or row.iterations is None]
+    if floor is None or reference is None or len(returns) < FEWEST:
+        return
+    if max((value - floor) / (reference - floor) for value in returns) < AT_THE_FLOOR:
+        yield (
+            f"Nothing was learnt: no return of {count(len(returns), 'finished trial')} is further than "
+            f"{AT_THE_FLOOR:.0%} of the way from the floor ({floor:g}) to the reference ({reference:g}), and to call "
+            "one best means nothing. Fix: raise the budget, widen lr and batch, or check the floor with "
+            "`python -m study evaluate SPACE --random`."
+        )
 
 
 def _resume(folder: StudyFolder, identity: StudyIdentity) -> str:

@@ -1,40 +1,142 @@
-"""Synthetic studies of known truth: what the analysis must find again, as a frame of runs or as a study folder.
+"""Invented studies as frames: runs row by row, and studies of known truth that the analysis must find again.
 
 One iteration of n runners on a batch B takes, in seconds,
 
     T(n, B) = step_s B / n * straggler + transfer_s          sampling; the mean runner takes step_s B / n
             + serial_s + serial_per_step_s B                 learning
-            + sync_s + sync_per_runner_s n + rest_s
+            + sync_s + rest_s
 
-times lognormal noise of the run, of its block and a drift from block to block; one runner has no straggler. A run
-reaches its target after steps_min (1 + B / batch_crit) env steps, times lognormal noise.
+times lognormal noise of the run and of its block; one runner has no straggler. A run reaches its target after
+steps_min (1 + B / batch_crit) env steps, times lognormal noise.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import orjson
 import pandas as pd
 
+from analysis.load import EVALUATION_COLUMNS, StudyData
+from analysis.load.columns import RUN_COLUMNS
 from study.metrics import WARMUP_ITERATIONS
-from study.records.folder import StudyFolder
-from study.records.records import Record, RecordLog, StudyOpened, TrialEnded
-from study.space.spec import StudySpec
-from tests import synthetic
-from tests.spaces import spec
-from tests.unit import tables_data
-from tests.unit.tables_data import as_frame
-from tests.values import replace
 
-RETURN_BEFORE, RETURN_AFTER = 100.0, 500.0
-"""Returns of the evaluations before and after the target of `tests.spaces`, 450."""
-MINIBATCH, EPOCHS, ENVS = 64, 10, 2
-LEARNING_RATE = 3e-4
-EPISODE_LEN = 100.0
-START = 1_800_000_000.0
+NOISE = (1.00, 1.02, 0.99, 1.01)
+"""Factor of every time in block 1, 2, …: what a block does to all cells alike cancels in paired ratios."""
+ITERATIONS = 5
+SMALLEST = {
+    "algorithm": "PPO",
+    "cpu_model": "Planted CPU",
+    "environment": {"id": "CartPole-v1"},
+    "execution": "real",
+    "lr": 3e-4,
+    "minibatch_times_learners": 64,
+    "num_envs_per_env_runner": 2,
+    "num_epochs": 10,
+}
+"""A fingerprint as small as one can be, without its batch."""
+
+
+def fingerprint(batch: int, **changes: object) -> str:
+    return json.dumps({**SMALLEST, "train_batch_size": batch, **changes}, sort_keys=True)
+
+
+def run(
+    trial: int,
+    *,
+    runners: int = 1,
+    batch: int = 3_200,
+    seed: int = 1,
+    iteration_time_s: float = 1.0,
+    timing: str | None = "measured",
+    status: str = "finished",
+    workload: Mapping[str, Any] = MappingProxyType({}),
+    **columns: Any,
+) -> dict[str, Any]:
+    """Return one row of `runs`; `workload` are further entries of the fingerprint."""
+    described = {
+        "algorithm": "PPO",
+        "environment": {"id": "Waiting-v0", "step_wait_ms": 0.0},
+        "train_batch_size": batch,
+        "minibatch_times_learners": 128,
+        "num_epochs": 4,
+        "num_envs_per_env_runner": 4,
+        **workload,
+    }
+    sampling = 0.7 * iteration_time_s
+    times = {
+        "iteration_time_s": iteration_time_s,
+        "sampling_time_s": sampling,
+        "slowest_runner_time_s": 0.95 * sampling,
+        "mean_runner_time_s": 0.9 * sampling,
+        "learning_time_s": 0.2 * iteration_time_s,
+        "sync_time_s": 0.06 * iteration_time_s,
+        "rest_time_s": 0.04 * iteration_time_s,
+        "timed_s": ITERATIONS * iteration_time_s,
+        "env_steps_per_s": batch / iteration_time_s,
+        "timed_iterations": ITERATIONS,
+        "timed_env_steps": ITERATIONS * batch,
+    }
+    return {
+        "study": "invented",
+        "trial": trial,
+        "status": status,
+        "reason": "because" if status == "failed" else None,
+        "seed": seed,
+        "num_env_runners": runners,
+        "num_envs_per_env_runner": 4,
+        "train_batch_size": batch,
+        "minibatch_size": 128,
+        "num_epochs": 4,
+        "lr": 3e-4,
+        "num_learners": 0,
+        "num_cpus": runners + 1,
+        "num_nodes": 1,
+        "execution": "emulated" if timing == "emulated" else "real",
+        "timing": timing,
+        "timing_reason": "3 processes on 2 cores" if timing == "oversubscribed" else "",
+        "learner_threads": 1,
+        "fingerprint": json.dumps(described, sort_keys=True),
+        **(times if status == "finished" else {}),
+        **columns,
+    }
+
+
+def amdahl(
+    scales: Iterable[int] = (1, 2, 4, 8, 16), *, blocks: int = 3, serial_s: float = 0.2, parallel_s: float = 3.0
+) -> list[dict[str, Any]]:
+    """Return runs with T(n) = serial + parallel / n, times the factor of their block."""
+    cells = [(seed, n) for seed in range(1, blocks + 1) for n in scales]
+    return [
+        run(trial, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * (serial_s + parallel_s / n))
+        for trial, (seed, n) in enumerate(cells)
+    ]
+
+
+def as_frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return rows as `analysis.load` would: declared columns and types, NA where a row says nothing."""
+    known = {"fingerprint": "{}"}  # no row is without one
+    frame = pd.DataFrame({name: [row.get(name, known.get(name)) for row in rows] for name in RUN_COLUMNS})
+    return frame.astype({name: column.dtype for name, column in RUN_COLUMNS.items()})
+
+
+def study(rows: list[dict[str, Any]] | pd.DataFrame, **changes: Any) -> StudyData:
+    """Return a study with these trials."""
+
+    def no_evaluations() -> pd.DataFrame:
+        return pd.DataFrame({name: pd.Series(dtype=column.dtype) for name, column in EVALUATION_COLUMNS.items()})
+
+    values: dict[str, Any] = {
+        "name": "invented",
+        "source": "studies/invented",
+        "kind": "search",
+        "sheet": {"environment": {"id": "Waiting-v0"}, "versions": {"ray": "2.60.0"}, "commit": "abc"},
+        "iterations": pd.DataFrame,
+        "read_evaluations": no_evaluations,
+    }
+    return StudyData(runs=as_frame(rows) if isinstance(rows, list) else rows, **(values | changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +146,6 @@ class Truth:
     cells: tuple[tuple[int, int], ...] = ((2, 2048), (4, 2048), (8, 2048), (16, 2048))
     """(environment runners, train batch size)."""
     blocks: int = 3
-    repeats: int = 1
-    """Runs of a cell in a block."""
     step_s: float = 1e-3
     straggler: float = 1.2
     """Slowest runner's time over the mean runner's, from two runners on."""
@@ -53,7 +153,6 @@ class Truth:
     serial_s: float = 0.05
     serial_per_step_s: float = 2e-5
     sync_s: float = 0.005
-    sync_per_runner_s: float = 0.0
     rest_s: float = 0.005
     noise: float = 0.03
     """Standard deviation of the log of a run's times."""
@@ -61,8 +160,6 @@ class Truth:
     """That of the straggler factor's log."""
     block_noise: float = 0.05
     """That of a block's."""
-    drift: float = 0.0
-    """Added to the log of all times from one block to the next."""
     budget_steps: int = 32 * 2048
     steps_min: float = 10_000
     batch_crit: float = 2048
@@ -70,23 +167,26 @@ class Truth:
     failed: int = 0
     """Trials of the first cell that failed, besides the others."""
 
-    def sampling_s(self, n: int, batch: int) -> float:
-        return self.mean_runner_s(n, batch) * self.load_ratio(n) + self.transfer_s
-
     def mean_runner_s(self, n: int, batch: int) -> float:
         return self.step_s * batch / n
 
-    def load_ratio(self, n: int) -> float:
-        return self.straggler if n > 1 else 1.0
+    def phases(self, n: int, batch: int, ratio: float) -> dict[str, float]:
+        """Return seconds of a mean iteration by metric; `ratio`: the slowest runner's time over the mean one's."""
+        mean = self.mean_runner_s(n, batch)
+        parts = {
+            "sampling_time_s": mean * ratio + self.transfer_s,
+            "learning_time_s": self.learning_s(batch),
+            "sync_time_s": self.sync_s,
+            "rest_time_s": self.rest_s,
+        }
+        whole = {"iteration_time_s": sum(parts.values()), "mean_runner_time_s": mean}
+        return parts | whole | {"slowest_runner_time_s": mean * ratio}
 
     def learning_s(self, batch: int) -> float:
         return self.serial_s + self.serial_per_step_s * batch
 
-    def sync_time_s(self, n: int) -> float:
-        return self.sync_s + self.sync_per_runner_s * n
-
     def iteration_s(self, n: int, batch: int) -> float:
-        return self.sampling_s(n, batch) + self.learning_s(batch) + self.sync_time_s(n) + self.rest_s
+        return self.phases(n, batch, self.straggler if n > 1 else 1.0)["iteration_time_s"]
 
     def rate(self, n: int, batch: int) -> float:
         return batch / self.iteration_s(n, batch)
@@ -94,55 +194,27 @@ class Truth:
     def speed_up(self, n: int, reference: int, batch: int) -> float:
         return self.iteration_s(reference, batch) / self.iteration_s(n, batch)
 
-    def karp_flatt(self, n: int, reference: int, batch: int) -> float:
-        p = n / reference
-        return (1 / self.speed_up(n, reference, batch) - 1 / p) / (1 - 1 / p)
-
-    def parallel_log(self, first: tuple[int, int], second: tuple[int, int]) -> float:
+    def parts(self, first: tuple[int, int], second: tuple[int, int]) -> tuple[float, float]:
+        """Return what the runners and what the batch give of the ratio of two cells' rates."""
         (n1, b1), (n2, b2) = first, second
-        return 0.5 * sum(float(np.log(self.rate(n2, batch) / self.rate(n1, batch))) for batch in (b1, b2))
-
-    def batch_log(self, first: tuple[int, int], second: tuple[int, int]) -> float:
-        (n1, b1), (n2, b2) = first, second
-        return 0.5 * sum(float(np.log(self.rate(n, b2) / self.rate(n, b1))) for n in (n1, n2))
-
-    def steps_to_target(self, batch: int) -> float:
-        return self.steps_min * (1 + batch / self.batch_crit)
+        runners = [self.rate(n2, batch) / self.rate(n1, batch) for batch in (b1, b2)]
+        batches = [self.rate(n, b2) / self.rate(n, b1) for n in (n1, n2)]
+        return float(np.sqrt(np.prod(runners))), float(np.sqrt(np.prod(batches)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    trial: int
-    seed: int
-    n: int
-    batch: int
-    failed: bool
-    started: float
-    iterations: int
-    reached_at: int | None
-    """Iteration whose evaluation is the first of two at the target."""
-    phases: dict[str, float]
-    """Seconds of a mean iteration by metric."""
-    jitter: np.ndarray
-    """Factor of each timed iteration, mean 1."""
-
-
-def _simulate(truth: Truth, rng: np.random.Generator) -> Iterator[_Run]:
-    block = rng.normal(0, truth.block_noise, truth.blocks) + truth.drift * np.arange(truth.blocks)
-    trial, clock = 0, START
-    for number in range(truth.blocks):
-        cells = [cell for cell in truth.cells for _ in range(truth.repeats)]
-        for n, batch in [cells[index] for index in rng.permutation(len(cells))]:
-            factor = float(np.exp(block[number] + rng.normal(0, truth.noise)))
-            run = _run(truth, rng, trial, number + 1, n, batch, factor, clock)
-            yield run
-            trial, clock = trial + 1, clock + run.iterations * run.phases["iteration_time_s"] + 5
+def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
+    """Return the frame `runs` of a study of that truth: each block in an order of its own."""
+    effects, rows = rng.normal(0, truth.block_noise, truth.blocks), list[dict[str, Any]]()
+    for block, effect in enumerate(effects, 1):
+        for n, batch in (truth.cells[at] for at in rng.permutation(len(truth.cells))):
+            factor = float(np.exp(effect + rng.normal(0, truth.noise)))
+            rows.append(_planted(truth, rng, len(rows), block, n, batch, factor))
     for _ in range(truth.failed):
-        yield _run(truth, rng, trial, 1, *truth.cells[0], 1.0, clock, failed=True)
-        trial, clock = trial + 1, clock + 5
+        rows.append(_planted(truth, rng, len(rows), 1, *truth.cells[0], 1.0, failed=True))
+    return as_frame(rows)
 
 
-def _run(
+def _planted(
     truth: Truth,
     rng: np.random.Generator,
     trial: int,
@@ -150,191 +222,36 @@ def _run(
     n: int,
     batch: int,
     factor: float,
-    clock: float,
     *,
     failed: bool = False,
-) -> _Run:
-    ratio = max(truth.load_ratio(n) * float(np.exp(rng.normal(0, truth.phase_noise))), 1.0) if n > 1 else 1.0
-    mean = truth.mean_runner_s(n, batch)
-    phases = {
-        "mean_runner_time_s": mean,
-        "slowest_runner_time_s": mean * ratio,
-        "sampling_time_s": mean * ratio + truth.transfer_s,
-        "learning_time_s": truth.learning_s(batch),
-        "sync_time_s": truth.sync_time_s(n),
-        "rest_time_s": truth.rest_s,
-    }
-    phases["iteration_time_s"] = sum(list(phases.values())[2:])
+) -> dict[str, Any]:
+    ratio = max(truth.straggler * float(np.exp(rng.normal(0, truth.phase_noise))), 1.0) if n > 1 else 1.0
+    phases = {name: seconds * factor for name, seconds in truth.phases(n, batch, ratio).items()}
     iterations = max(truth.budget_steps // batch, WARMUP_ITERATIONS + 1)
-    needed = int(np.ceil(truth.steps_to_target(batch) * np.exp(rng.normal(0, truth.steps_noise)) / batch))
-    jitter = np.exp(rng.normal(0, 0.05, iterations - WARMUP_ITERATIONS))
-    return _Run(
-        trial=trial,
-        seed=seed,
-        n=n,
-        batch=batch,
-        failed=failed,
-        started=clock,
-        iterations=iterations,
-        reached_at=needed if needed < iterations and not failed else None,
-        phases={name: value * factor for name, value in phases.items()},
-        jitter=jitter / jitter.mean(),
-    )
-
-
-def fingerprint(batch: int, **changes: object) -> str:
-    """Return a fingerprint as small as one can be."""
-    content = {
-        "algorithm": "PPO",
-        "cpu_model": "Planted CPU",
-        "environment": {"id": "CartPole-v1"},
-        "execution": "real",
-        "lr": LEARNING_RATE,
-        "minibatch_times_learners": MINIBATCH,
-        "num_envs_per_env_runner": ENVS,
-        "num_epochs": EPOCHS,
-        "train_batch_size": batch,
-    }
-    return orjson.dumps(content | changes, option=orjson.OPT_SORT_KEYS).decode()
-
-
-def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the frame `runs` of a study of that truth, without any file."""
-    return as_frame([_row(run) for run in _simulate(truth, rng)])
-
-
-def _setting(run: _Run) -> dict[str, Any]:
-    return {
-        "num_env_runners": run.n,
-        "train_batch_size": run.batch,
-        "minibatch_size": MINIBATCH,
-        "num_epochs": EPOCHS,
-        "num_envs_per_env_runner": ENVS,
-        "lr": LEARNING_RATE,
-    }
-
-
-def _row(run: _Run) -> dict[str, object]:
-    timed = run.iterations - WARMUP_ITERATIONS
-    row = tables_data.run(
-        run.trial,
-        batch=run.batch,
-        seed=run.seed,
-        status="failed" if run.failed else "finished",
-        timing="tainted" if run.failed else "measured",
-        fingerprint=fingerprint(run.batch),
-        runners=run.n,
-        **{"study": "planted", "num_cpus": run.n + 1, "started": run.started, **_setting(run)},
-    )
-    if run.failed:
-        return row
-    return row | {
-        "iterations": run.iterations,
+    steps = truth.steps_min * (1 + batch / truth.batch_crit) * np.exp(rng.normal(0, truth.steps_noise))
+    needed, timed = int(np.ceil(steps / batch)), iterations - WARMUP_ITERATIONS
+    times = {
+        "iterations": iterations,
         "timed_iterations": timed,
-        "timed_env_steps": timed * run.batch,
-        "timed_s": timed * run.phases["iteration_time_s"],
-        "env_steps_per_s": run.batch / run.phases["iteration_time_s"],
-        "env_steps": run.iterations * run.batch,
-        "env_steps_to_target": None if run.reached_at is None else run.reached_at * run.batch,
-        "episode_len": EPISODE_LEN,
-        **run.phases,
+        "timed_env_steps": timed * batch,
+        "timed_s": timed * phases["iteration_time_s"],
+        "env_steps_per_s": batch / phases["iteration_time_s"],
+        "env_steps": iterations * batch,
+        "env_steps_to_target": needed * batch if needed < iterations else None,
+        "episode_len": 100.0,
+        **phases,
     }
-
-
-def planted_folder(path: Path, truth: Truth, rng: np.random.Generator, *, name: str = "planted") -> StudyFolder:
-    """Write a complete study of that truth: identity and records, as a driver leaves them."""
-    space = _space(truth)
-    folder = synthetic.make_folder(path, "sqlite:///mlflow.db", space, name=name, space="planted.yaml")
-    runs = list(_simulate(truth, rng))
-    with RecordLog(folder.records) as log:
-        log.append(_opened(truth, len(runs)))
-        for run in runs:
-            records = list(_trial(run))
-            for record in records:
-                log.append(record)
-            log.append(_ended(run, records, space))
-        log.append(synthetic.closed())
-    return folder
-
-
-def _space(truth: Truth) -> StudySpec:
-    return spec(
-        parameters__num_env_runners=sorted({n for n, _ in truth.cells}),
-        parameters__train_batch_size=sorted({batch for _, batch in truth.cells}),
-        parameters__lr=LEARNING_RATE,
-        parameters__minibatch_size=MINIBATCH,
-        parameters__num_epochs=EPOCHS,
-        parameters__num_envs_per_env_runner=ENVS,
-        search__sampler="grid",
-        search__num_trials=None,
-        search__seeds=list(range(1, truth.blocks + 1)),
-        budget__env_steps=truth.budget_steps,
-    )
-
-
-def _opened(truth: Truth, num_trials: int) -> StudyOpened:
-    cpus = max(n for n, _ in truth.cells) + 1
-    hardware = {"cpu_model": "Planted CPU", "physical_cpus": cpus, "logical_cpus": cpus}
-    return replace(
-        synthetic.opened(),
-        num_trials=num_trials,
-        cluster={"num_cpus": cpus, "nodes": [{"address": "n0", "num_cpus": cpus, "physical_cpus": cpus}]},
-        provenance=synthetic.PROVENANCE | hardware,
-    )
-
-
-def _trial(run: _Run) -> Iterator[Record]:
-    setting = _setting(run)
-    yield replace(synthetic.started(run.trial, runners=run.n), seed=run.seed, setting=setting, proposed={})
-    yield replace(
-        synthetic.built(run.trial),
-        startup_time_s=3.0,
-        effective={**setting, "num_learners": 0, "torch_threads_learner": 1},
-        processes_per_node={"n0": run.n + 1},
-        timing="measured",
-        timing_reason="planted",
-    )
-    if run.failed:
-        return
-    wall = 0.0
-    for number in range(1, run.iterations + 1):
-        factor = 3.0 if number <= WARMUP_ITERATIONS else float(run.jitter[number - 1 - WARMUP_ITERATIONS])
-        times = {name: value * factor for name, value in run.phases.items()}
-        wall += times["iteration_time_s"]
-        so_far: dict[str, Any] = {"env_steps": number * run.batch, "wall_time_s": wall}
-        yield replace(
-            synthetic.iteration(run.trial, number),
-            **so_far,
-            metrics={
-                **times,
-                "train_batch_size_actual": run.batch,
-                "num_sampling_rounds": 1,
-                "num_healthy_env_runners": run.n,
-                "num_dropped_samples": 0,
-                "num_episodes": run.batch / EPISODE_LEN,
-                "episode_len_sum": run.batch,
-                "episode_return_sum": run.batch,
-                "num_gradient_updates": EPOCHS * run.batch // MINIBATCH,
-                "cpu_time_s": times["mean_runner_time_s"] * run.n + times["learning_time_s"],
-                "peak_rss_mb": 300.0 * (run.n + 1),
-                "cpu_pressure": 0.0,
-            },
-        )
-        reached = run.reached_at is not None and number >= run.reached_at
-        returns, progress = [RETURN_AFTER if reached else RETURN_BEFORE], number / run.iterations
-        one = synthetic.evaluation(run.trial, number)
-        yield replace(one, **so_far, progress=progress, returns=returns, eval_time_s=0.1)
-
-
-def _ended(run: _Run, records: list[Record], space: StudySpec) -> TrialEnded:
-    moment = run.started + run.iterations * run.phases["iteration_time_s"]
-    row = synthetic.fold((record, run.started) for record in records).rows[run.trial]
-    status = "failed" if run.failed else "finished"
-    return replace(
-        synthetic.ended(run.trial, status),
-        reason="planted" if run.failed else "",
-        summary=row.summarise(space, status, moment=moment),
-        checkpoint=None,
-        timing="tainted" if run.failed else "measured",
-        timing_reason="planted",
+    return run(
+        trial,
+        runners=n,
+        batch=batch,
+        seed=seed,
+        status="failed" if failed else "finished",
+        timing="tainted" if failed else "measured",
+        fingerprint=fingerprint(batch),
+        study="planted",
+        minibatch_size=64,
+        num_epochs=10,
+        num_envs_per_env_runner=2,
+        **({} if failed else times),
     )

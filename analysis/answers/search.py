@@ -23,9 +23,9 @@ from analysis.answers.facts import (
     values_in_words,
 )
 from analysis.answers.throughput import unmeasured
-from analysis.estimates.frame import estimate_of
 from analysis.estimates.settings import learning_runs
 from analysis.load.study_data import StudyData
+from analysis.quantity import estimate_of
 from analysis.tables.numbers import in_words
 from analysis.tables.scaling import num_seeds
 from analysis.tables.table import Table, TableColumn, table_of

@@ -1,8 +1,7 @@
 """What a throughput study says: how much faster more runners are, what they cost, what limits. Selects; pandas."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,12 @@ from analysis.answers.facts import (
     unfinished,
     values_in_words,
 )
-from analysis.estimates.frame import estimate_of
-from analysis.scaling.blocks import scaled
+from analysis.quantity import Part, declare, estimate_of
 from analysis.tables.numbers import in_words, number, percent
-from analysis.tables.table import Table, TableColumn, table_of
+from analysis.tables.pivot import estimate_in, pivot, table_of_pivot, told
+from analysis.tables.table import Table
 from study.engine import other_engine
 from study.space.parameters import SCALE
-from study.statistics import Estimate
 from study.text import listed
 
 if TYPE_CHECKING:
@@ -38,6 +36,7 @@ HALF = 0.5
 """Share of its due below which an added CPU hardly pays."""
 MOST_PRICES = 12
 TYPED = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+RATE, HOURS, CPU_HOURS = "env_steps_per_s", "hours_per_million_steps", "cpu_hours_per_million_steps"
 PARTS = {
     "share_sample": "sampling",
     "share_learn": "learning",
@@ -45,55 +44,32 @@ PARTS = {
     "share_rest": "everything else",
 }
 """Share of an iteration -> what it is called in a sentence."""
-SAVED = "CPU-hours more for each hour saved (negative: fewer)"
-PRICES = (
-    TableColumn(SCALE, "1", "runners", "Environment runners."),
-    TableColumn("num_cpus", "1", "CPUs", "CPUs reserved: one per process."),
-    TableColumn("env_steps_per_s", "1", "steps/s", "Environment steps per second.", estimate=True),
-    TableColumn("hours_per_million_steps", "1", "hours per million steps", "Of training.", estimate=True),
-    TableColumn("cpu_hours_per_million_steps", "1", "CPU-hours per million steps", "Hours times CPUs.", estimate=True),
-    TableColumn("cost", "1", "cost per million", "CPU-hours times the price that was given.", estimate=True),
-    TableColumn("cpu_hours_per_hour_saved", "1", SAVED, "Against the next smaller measured scale on the nearest number "
-                "of nodes.", estimate=True),
-    TableColumn("basis", "", "known by", "How the row is known."),
-)  # fmt: skip
+PRICES = {
+    RATE: "steps/s",
+    HOURS: "hours per million steps",
+    CPU_HOURS: "CPU-hours per million steps",
+    "cost": "cost per million",
+    "cpu_hours_per_hour_saved": "CPU-hours more for each hour saved (negative: fewer)",
+}
+"""Column of the price list -> its head."""
+declare("given", "cost", "1", "cost per million", "CPU-hours times the price that was given.")
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The equal work that a study measured at most scales: its rows of the frame of estimates."""
+def by_scale(frame: pd.DataFrame, quantities: str) -> pd.DataFrame:
+    """Return a pivot with one row for each number of runners; of several placements that on the fewest CPUs and nodes.
 
-    frame: pd.DataFrame
-
-    def at(self, quantity: str) -> dict[int, "pd.Series[Any]"]:
-        """Return number of runners -> row of a quantity; of several placements that on the fewest CPUs and nodes.
-
-        These come first in the frame, and what was measured comes before what is predicted.
-        """
-        rows = self.frame[self.frame["quantity"] == quantity].dropna(subset=[SCALE]).drop_duplicates(SCALE)
-        return {int(row[SCALE]): row for _, row in rows.iterrows()}
-
-    def value(self, quantity: str, scale: int) -> Estimate:
-        """Return the estimate of a quantity that is there."""
-        return estimate_of(self.at(quantity)[scale])
-
-    @cached_property
-    def scales(self) -> list[int]:
-        """Measured numbers of runners, ascending."""
-        return sorted(self.at("speed_up"))
-
-    @cached_property
-    def placed_once(self) -> bool:
-        """Whether every scale ran on one number of CPUs and nodes."""
-        return bool(self.frame["quantity"].eq("speed_up").sum() == len(self.scales))
+    These come first in the frame, and what was measured comes before what is predicted.
+    """
+    wide = pivot(frame, quantities).dropna(subset=[SCALE])
+    return wide.drop_duplicates(SCALE).sort_values(SCALE, kind="stable").reset_index(drop=True)
 
 
-def main_workload(frame: pd.DataFrame) -> Workload | None:
-    """Return the workload with most scales, the first of several; None where no two scales ran equal work."""
+def main_workload(frame: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the estimates of the workload with most scales, the first of several; None where no two ran equal work."""
     same = ["workload", "engine", "train_batch_size"]
     keys = frame[same].astype(object).fillna("").apply(tuple, axis=1)
     scales = frame[frame["quantity"] == "speed_up"].groupby(keys, sort=False)[SCALE].nunique()
-    return None if scales.empty else Workload(frame[keys == scales.index[int(scales.argmax())]])
+    return None if scales.empty else frame[keys == scales.index[int(scales.argmax())]]
 
 
 def throughput_answer(study: "Study") -> Answer:
@@ -102,7 +78,7 @@ def throughput_answer(study: "Study") -> Answer:
     Where no two scales ran equal work, it is the fastest cell.
     """
     workload, data = main_workload(study.estimates()), study.data
-    rates = study.estimates("env_steps_per_s", basis="measured")
+    rates = study.estimates(RATE, basis="measured")
     if rates.empty:
         return unmeasured(study)
     fastest = rates.iloc[int(rates["value"].argmax())]
@@ -110,17 +86,19 @@ def throughput_answer(study: "Study") -> Answer:
     if workload is None:
         values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
         text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
-        place: dict[str, Any] = {"quantity": "env_steps_per_s", "num_env_runners": setting[SCALE]}
         why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
-        said = [Fact(role="answer", text=capital(text), **place)]
+        said = [Fact(role="answer", text=capital(text), quantity=RATE, num_env_runners=setting[SCALE])]
         unknown = [Fact(role="unknown", text=why, command=study.table("strong_scaling").command)]
     else:
-        measured = [row for n, row in workload.at("env_steps_per_s").items() if n in workload.scales]
-        mine = max(measured, key=lambda row: float(row["value"]))
-        if equal := overlap(estimate_of(mine), estimate_of(fastest)):
+        quantities = "speed_up efficiency_per_runner marginal_efficiency"
+        wide = by_scale(workload, f"{quantities} {RATE} {HOURS} {CPU_HOURS} {' '.join(PARTS)}")
+        placed_once = bool(workload["quantity"].eq("speed_up").sum() == len(wide))
+        mine = wide.iloc[int(wide[RATE].argmax())]
+        if equal := overlap(estimate_in(mine, RATE), estimate_of(fastest)):
             setting, is_ = _setting(study, mine), "the setting of the price list"
-        said = [*_gain(workload), *_limit(study, workload), *_fastest(fastest, mine, equal=equal), *_costs(workload)]
-        unknown = [*_unknown(study, workload)]
+        said = [*_gain(workload, wide, placed_once), *_limit(study, wide, placed_once)]
+        said += [*_fastest(fastest, mine, equal=equal), *_costs(wide)]
+        unknown = [*_unknown(study, wide[SCALE].tolist()[-1])]
     return Answer(
         kind=data.kind,
         findings=(*said, cost_and_clocks(data), *unfinished(data), *unknown),
@@ -154,57 +132,50 @@ def unmeasured(study: "Study") -> Answer:
     )
 
 
-def price_list(workload: Workload, price_per_cpu_hour: float | None = None) -> Table:
+def price_list(workload: pd.DataFrame, price_per_cpu_hour: float | None = None) -> Table:
     """Return what each number of runners costs; without a price, or with a price of 0, without costs."""
-    found = {column.name: workload.at(column.name) for column in PRICES if column.estimate}
-    rates = found["env_steps_per_s"]
-    measured = [n for n in rates if rates[n]["basis"] == "measured"]
-    others = sorted(rates.keys() - measured)
-    room = max(MOST_PRICES - len(measured), 1)
-    rows = []
-    for scale in sorted([*measured, *others[: room - 1], *others[room - 1 :][-1:]]):
-        row: dict[str, Any] = {name: estimate_of(some[scale]) for name, some in found.items() if scale in some}
-        if price_per_cpu_hour and (hours := row.get("cpu_hours_per_million_steps")):
-            row["cost"] = scaled(hours, price_per_cpu_hour)
-        cpus, basis = rates[scale]["num_cpus"], rates[scale]["basis"].replace("extrapolated", "predicted")
-        rows.append({**row, SCALE: scale, "num_cpus": None if pd.isna(cpus) else int(cpus), "basis": basis})
-    first = rates[min(rates)]
-    batch = "" if pd.isna(first["train_batch_size"]) else f", batch {first['train_batch_size']:,}"
-    placed = "" if workload.placed_once else "; of several placements the one with the fewest CPUs and nodes"
-    title = f"What each number of runners costs (engine {first['engine'] or 'unknown'}{batch}{placed})"
-    return table_of("prices", title, PRICES, rows, title)
+    wide = by_scale(workload, " ".join(name for name in PRICES if name != "cost"))
+    others = wide.loc[wide["basis"] != "measured", SCALE].tolist()
+    room = max(MOST_PRICES - len(wide) + len(others), 1)
+    hidden = others[room - 1 : -1]
+    wide = wide[~wide[SCALE].isin(hidden)].reset_index(drop=True)
+    wide["basis"] = wide["basis"].replace("extrapolated", "predicted")
+    for suffix in ("", "_low", "_high"):
+        wide[f"cost{suffix}"] = wide[f"{CPU_HOURS}{suffix}"] * (price_per_cpu_hour or pd.NA)
+    wide["cost_n"] = wide[f"{CPU_HOURS}_n"]
+    batch, engine = workload["train_batch_size"].iloc[0], workload["engine"].iloc[0] or "unknown"
+    placed = workload.loc[workload["quantity"] == "speed_up", SCALE].duplicated().any()
+    title = f"What each number of runners costs (engine {engine}{'' if pd.isna(batch) else f', batch {batch:,}'}"
+    title += "; of several placements the one with the fewest CPUs and nodes)" if placed else ")"
+    columns = f"{SCALE} num_cpus {' '.join(PRICES)} basis"
+    table = table_of_pivot(wide, "prices", title, columns, title, Part(n=len(wide)), labels=PRICES)
+    return replace(table, columns=tuple(replace(each, unit=each.unit and "1") for each in table.columns))
 
 
-def _gain(workload: Workload) -> Iterator[Fact]:
+def _gain(workload: pd.DataFrame, wide: pd.DataFrame, placed_once: bool) -> Iterator[Fact]:
     """Yield the speed-up, and whether more runners would help as far as it was measured or is predicted nearby."""
-    first, last = workload.scales[0], workload.scales[-1]
-    gain, share = workload.value("speed_up", last), workload.value("efficiency_per_runner", last)
-    text = (
-        f"{runners(last)} finish {number(gain)} times as many steps per hour as {first}: {number(share)} of the ideal."
-    )
+    first, *_, last = scales = wide[SCALE].tolist()
+    gain, share = (estimate_in(wide.iloc[-1], name) for name in ("speed_up", "efficiency_per_runner"))
+    text = f"{runners(last)} finish {number(gain)} times as many steps per hour as {first}"
+    text += f": {number(share)} of the ideal."
     yield Fact(role="answer", text=text, quantity="speed_up", num_env_runners=last)
-    marginal = workload.at("marginal_efficiency")
-    for before, scale in pairwise(workload.scales) if workload.placed_once else ():
-        added = estimate_of(marginal[scale]) if scale in marginal else None
-        if added is not None and added.has_interval and added.high < HALF:
-            gives = f"up to {scale}, an added CPU gives {number(added)} of its share"
-            text = f"More than {runners(before)} hardly pay: {gives}."
+    for before, scale in pairwise(scales) if placed_once else ():
+        row = wide[wide[SCALE] == scale].iloc[0]
+        if pd.notna(row["marginal_efficiency_high"]) and row["marginal_efficiency_high"] < HALF:
+            added = number(estimate_in(row, "marginal_efficiency"))
+            text = f"More than {runners(before)} hardly pay: up to {scale}, an added CPU gives {added} of its share."
             yield Fact(role="answer", text=text, quantity="marginal_efficiency", num_env_runners=scale)
             return
-    limits, beyond = (
-        workload.frame[workload.frame["quantity"] == "limit_num_env_runners"],
-        max(workload.at("env_steps_per_s")),
-    )
+    beyond = int(workload.loc[workload["quantity"] == RATE, SCALE].max())
     text = f"More than {last} were not tried{f'; the table predicts up to {beyond}' if beyond > last else ''}."
-    if len(limits):
-        text = f"By the model, more than about {limits['value'].iloc[0]:.0f} would hardly pay (predicted)."
-    yield Fact(role="answer", text=text, quantity="limit_num_env_runners")
+    yield Fact(role="answer", text=text)
 
 
-def _limit(study: "Study", workload: Workload) -> Iterator[Fact]:
-    last, spec = workload.scales[-1], study.data.spec
-    shares = {words: float(at[last]["value"]) for name, words in PARTS.items() if last in (at := workload.at(name))}
-    if len(shares) < 2 or not workload.placed_once:  # phases are those of all placements together
+def _limit(study: "Study", wide: pd.DataFrame, placed_once: bool) -> Iterator[Fact]:
+    last, spec = wide[SCALE].tolist()[-1], study.data.spec
+    known = wide.iloc[-1].dropna()
+    shares = {words: float(known[name]) for name, words in PARTS.items() if name in known}
+    if len(shares) < 2 or not placed_once:  # phases are those of all placements together
         return
     (first, most), (second, next_) = sorted(shares.items(), key=lambda each: -each[1])[:2]
     if first == "sampling" and spec is not None and spec.environment.step_wait_ms:
@@ -215,32 +186,32 @@ def _limit(study: "Study", workload: Workload) -> Iterator[Fact]:
 
 
 def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) -> Iterator[Fact]:
-    text = f"Fastest measured: {_place(fastest)}, {in_words(estimate_of(fastest))} steps a second"
-    if equal and _place(fastest) != _place(mine):
-        text += f"; {_place(mine)} are as fast, within the error"
-    yield Fact(role="support", text=f"{text}.", quantity="env_steps_per_s", num_env_runners=int(fastest[SCALE]))
+    def place(row: "pd.Series[Any]") -> str:
+        batch = row["train_batch_size"]
+        return runners(int(row[SCALE])) + ("" if pd.isna(batch) else f" at batch {int(batch):,}")
+
+    text = f"Fastest measured: {place(fastest)}, {in_words(estimate_of(fastest))} steps a second"
+    if equal and place(fastest) != place(mine):
+        text += f"; {place(mine)} are as fast, within the error"
+    yield Fact(role="support", text=f"{text}.", quantity=RATE, num_env_runners=int(fastest[SCALE]))
 
 
-def _place(row: "pd.Series[Any]") -> str:
-    batch = row["train_batch_size"]
-    return runners(int(row[SCALE])) + ("" if pd.isna(batch) else f" at batch {int(batch):,}")
-
-
-def _costs(workload: Workload) -> Iterator[Fact]:
+def _costs(wide: pd.DataFrame) -> Iterator[Fact]:
     """Yield the cheapest measured scale, and what the last measured step to more runners saves or costs."""
-    name = "cpu_hours_per_million_steps"
-    costs = {n: float(row["value"]) for n, row in workload.at(name).items() if n in workload.scales}
-    if len(costs) > 1:
-        best = min(costs, key=costs.__getitem__)
-        text = f"Cheapest: {runners(best)}, {in_words(workload.value(name, best))} CPU-hours for a million steps."
-        yield Fact(role="support", text=text, quantity=name, num_env_runners=best)
-    before, last = workload.scales[-2:]
-    hours = {n: float(row["value"]) for n, row in workload.at("hours_per_million_steps").items()}
-    if {before, last} <= hours.keys() & costs.keys():
-        changes = ((hours[last] - hours[before], "hours"), (costs[last] - costs[before], "CPU-hours"))
-        parts = [f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}" for by, unit in changes]
-        text = f"{runners(last)} instead of {before} take {' and '.join(parts)} for a million steps."
-        yield Fact(role="support", text=text, quantity="hours_per_million_steps", num_env_runners=last)
+    if wide[CPU_HOURS].notna().sum() > 1:
+        cheapest = wide.iloc[int(wide[CPU_HOURS].argmin())]
+        best, said = int(cheapest[SCALE]), told(cheapest, CPU_HOURS)
+        text = f"Cheapest: {runners(best)}, {said} CPU-hours for a million steps."
+        yield Fact(role="support", text=text, quantity=CPU_HOURS, num_env_runners=best)
+    last = wide[[HOURS, CPU_HOURS]].iloc[-2:].astype(float)
+    if not last.isna().any(axis=None):
+        parts = [
+            f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}"
+            for by, unit in zip(last.iloc[1] - last.iloc[0], ("hours", "CPU-hours"), strict=True)
+        ]
+        before, scale = wide[SCALE].tolist()[-2:]
+        text = f"{runners(scale)} instead of {before} take {' and '.join(parts)} for a million steps."
+        yield Fact(role="support", text=text, quantity=HOURS, num_env_runners=scale)
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
@@ -251,13 +222,12 @@ def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
     return {SCALE: int(row[SCALE])} | {name: int(run[name]) for name in names if pd.notna(run[name])}
 
 
-def _unknown(study: "Study", workload: Workload) -> Iterator[Fact]:
+def _unknown(study: "Study", largest: int) -> Iterator[Fact]:
     data = study.data
-    text = f"anything beyond {runners(2 * workload.scales[-1])}, twice the largest number that ran. Intervals of "
+    text = f"anything beyond {runners(2 * largest)}, twice the largest number that ran. Intervals of "
     text += "predictions know the scatter of the runs, not what the model leaves out."
     yield Fact(role="unknown", text=text)
-    measured = data.runs["timing"].eq("measured").fillna(False)
-    if others := sorted({*data.runs[SCALE].dropna()} - {*data.runs.loc[measured, SCALE].dropna()}):
+    if others := sorted({*data.runs[SCALE].dropna()} - {*study.measured[SCALE]}):
         text = f"the speed of {listed(others)} runners: none of their runs has a measured clock."
         yield Fact(role="unknown", text=text)
     yield Fact(role="unknown", text="which setting learns best: such short runs measure speed alone.")

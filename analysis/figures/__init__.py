@@ -1,11 +1,11 @@
-"""The six figures of a study: views of its frames whose titles are its findings. They compute no statistics."""
+"""The five figures of a study: views of its frames whose titles are its findings. They compute no statistics."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from analysis.figures.figure import Figure, absent
-from analysis.figures.learning import front, return_steps, score, steps_to_target
+from analysis.figures.learning import return_steps, score, steps_to_target
 from analysis.figures.time import efficiency, phases
 from analysis.quantity import unknown
 from study.errors import AnalysisError
@@ -22,7 +22,6 @@ FIGURES: "Mapping[str, tuple[Callable[[Study, str], Figure], str, tuple[str, ...
         "score": (score, "Score of the settings", ("score", "final_return")),
         "return_steps": (return_steps, "Return against environment steps", ()),
         "steps_to_target": (steps_to_target, "Environment steps to the target", ("steps_to_target",)),
-        "front": (front, "Return against CPU time", ()),
     }
 )
 """Key -> what makes it, its subject, and the quantities of which it shows a finding; in the order of a report."""

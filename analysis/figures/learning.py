@@ -9,10 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.answers.facts import runners
-from analysis.estimates.curves import learning_curves
-from analysis.estimates.frame import estimate_of
-from analysis.estimates.settings import ARMS, Setting, learning_runs
+from analysis.estimates.settings import ARMS, Setting, learning_curves, learning_runs
 from analysis.figures.figure import COLOURS, GREY, Figure, absent, legend_lines, lines_of, sentences, wrapped
+from analysis.quantity import estimate_of
 from analysis.tables.numbers import in_words
 from study.space.settings import WINNER
 from study.text import count
@@ -189,44 +188,3 @@ def _curves(ax: Axes, frame: pd.DataFrame, *, target: float | None) -> None:
         ax.axhline(target, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set(ylim=(low - room, high + room), ylabel="evaluation return")
     ax.set_xlabel(f"environment steps [{'thousands' if thousands else 'count'}]")
-
-
-def front(study: "Study", title: str) -> Figure:
-    """Return final return against CPU time of each run with a measured clock, and the runs that no other one beats."""
-    here = learning_runs(study.data.runs)
-    finished = here[here["status"].eq("finished").fillna(False) & here["timing"].eq("measured").fillna(False)]
-    finished = finished.dropna(subset=["cpu_s_spent", "final_return"])
-    if finished.empty:
-        why = "No finished run has both a return and a measured clock: CPU time of other runs is not that of n runners."
-        return absent("front", title, why)
-    by = ["num_env_runners", "cpu_s_spent", "final_return"]
-    frame = finished[["trial", *by]].sort_values(by, ascending=[True, True, False])
-    scales = frame.groupby("num_env_runners")["final_return"]
-    best = scales.transform(lambda some: some.cummax().shift(fill_value=-np.inf))
-    names = [runners(int(n)) for n in frame["num_env_runners"]]
-    frame = frame.assign(on_front=frame["final_return"] > best, series=names).reset_index(drop=True)
-    tops = frame[frame["on_front"]].groupby("series", sort=False).last()
-    reading = "Each dot is one run with a measured clock; lines join the runs that no other one of the same number of "
-    return Figure(
-        key="front",
-        title=title,
-        alt=sentences(
-            f"{name}: the best run returns {row.final_return:,.3g} for {row.cpu_s_spent:,.3g} CPU-seconds"
-            for name, row in tops.iterrows()
-        ),
-        caption=sentences([f"{reading}runners beats in both", f"Engine: {study.engine}"]),
-        frame=frame,
-        paint=_front,
-        height_in=2.7 + 0.17 * legend_lines([*tops.index]),
-    )
-
-
-def _front(ax: Axes, frame: pd.DataFrame) -> None:
-    def dots(rows: pd.DataFrame, look: Mapping[str, Any]) -> None:
-        every = frame[frame["series"].isin(rows["series"])]
-        ax.scatter(every["cpu_s_spent"], every["final_return"], s=16, alpha=0.6, linewidths=0, **look)
-
-    lines_of(ax, frame[frame["on_front"] > 0], "cpu_s_spent", "final_return", dots)
-    if frame["cpu_s_spent"].max() > 3 * frame["cpu_s_spent"].min() > 0:
-        ax.set_xscale("log")
-    ax.set(xlabel="CPU time spent in training [CPU-s]", ylabel="final return")

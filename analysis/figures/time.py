@@ -9,8 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.answers.facts import runners
-from analysis.estimates.frame import estimate_of
 from analysis.figures.figure import GREY, MAX_SERIES, Figure, absent, legend, legend_lines, lines_of, sentences, wrapped
+from analysis.quantity import estimate_of
 from analysis.tables.numbers import in_words, number, percent
 from study.text import count, listed
 

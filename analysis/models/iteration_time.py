@@ -17,7 +17,7 @@ S (n - 1) = B - S more: gamma holds that, and needs environments per runner that
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,30 +25,12 @@ import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, stats
 
-from analysis.models.runs import column
 from analysis.scaling.blocks import LEVEL, exponential
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, t_estimate
 
-UNKNOWNS: Mapping[str, str] = {
-    "alpha": "s per vector step",
-    "beta": "s per env step of one runner",
-    "gamma": "s per env step of the batch, in the runners",
-    "cv": "1, spread of the runners' times",
-    "d0": "s per runner, collecting",
-    "d1": "s per env step, collecting",
-    "c0": "s per update",
-    "c1": "s per env step of a learner, connecting",
-    "c2": "s per episode or piece of one, connecting",
-    "a": "s per minibatch",
-    "b": "s per env step and epoch of one thread",
-    "r": "s per minibatch of several learners, reducing",
-    "s0": "s per synchronisation",
-    "s1": "s per runner, synchronising",
-    "r0": "s per iteration, the rest",
-    "r1": "s per runner, the rest",
-}
-"""Unknowns in the order of the coefficient vector, with their units."""
+UNKNOWNS = tuple(["alpha", "beta", "gamma", "cv", "d0", "d1", "c0", "c1", "c2", "a", "b", "r", "s0", "s1", "r0", "r1"])
+"""Unknowns in the order of the coefficient vector: seconds of what they multiply; `cv` is a pure number."""
 INDEX: Mapping[str, int] = {name: index for index, name in enumerate(UNKNOWNS)}
 GROUPS: Mapping[str, list[int]] = {
     phase: [INDEX[name] for name in names.split()]
@@ -64,14 +46,15 @@ GROUPS: Mapping[str, list[int]] = {
 METHOD = "iteration-time model, jackknife of blocks"
 MOST_PARTS = 20
 """Parts that are left out in turn; of more blocks, several are one part."""
-MOST_LIMIT = 512
-"""Runners up to which a limit is looked for."""
-MARGINAL_THRESHOLD = 0.5
-"""Marginal efficiency below which a runner counts as not worth its CPU: a tenth more CPUs gives half a tenth more."""
 _ROUNDS = 4
 """Reweightings. The weights settle to 1e-4 within three where errors are below 30 %."""
 _FLOOR = 0.1
 """Least weight denominator, as a share of the median target: a phase that takes next to no time must not rule."""
+
+
+def column(frame: pd.DataFrame, name: str) -> FloatArray:
+    """Return a column as an array, shape (rows,)."""
+    return np.asarray(frame[name].to_numpy(dtype=np.float64))
 
 
 class Design(NamedTuple):
@@ -96,25 +79,21 @@ def straggling(num_env_runners: FloatArray) -> FloatArray:
     return np.asarray(stats.norm.ppf((num_env_runners - 0.375) / (num_env_runners + 0.25)), dtype=np.float64)
 
 
-def design(cells: pd.DataFrame, *, whole_steps: bool = True) -> Design:
+def design(cells: pd.DataFrame) -> Design:
     """Return what the unknowns multiply.
 
     Args:
-        cells: The columns `runs.CELL`. An unknown episode length counts as endless.
-        whole_steps: Whether a runner takes whole vector steps and the learner whole minibatches, as they do; without,
-            times are smooth in n and B, for derivatives.
+        cells: The columns `models.study.CELL`. An unknown episode length counts as endless.
     """
     n, k, batch = (column(cells, name) for name in ("num_env_runners", "num_envs_per_env_runner", "train_batch_size"))
     learners, threads = column(cells, "num_learners"), column(cells, "learner_threads")
     size, wait = column(cells, "minibatch_size"), column(cells, "step_wait_s")
     length = column(cells, "episode_len")
     resets = np.where(np.isfinite(length), 1 / length, 0.0)
-    even, updates = batch / (n * k), column(cells, "num_epochs") * batch / (learners * size)
-    steps, busiest = even, batch / n
-    if whole_steps:
-        # The busiest runner is the first: all its lanes take the whole steps, and those of the remainder one more.
-        steps, whole, updates = np.ceil(even - 1e-9), np.floor(even + 1e-9), np.ceil(updates - 1e-9)
-        busiest = whole * k + np.minimum(batch - whole * n * k, k)
+    even, updates = batch / (n * k), np.ceil(column(cells, "num_epochs") * batch / (learners * size) - 1e-9)
+    # The busiest runner is the first: all its lanes take the whole steps, and those of the remainder one more.
+    steps, whole = np.ceil(even - 1e-9), np.floor(even + 1e-9)
+    busiest = whole * k + np.minimum(batch - whole * n * k, k)
     one = np.ones_like(n)
     episodes = (n * k + batch * resets) / learners
     learning = [one, batch / learners, episodes, updates, updates * size / threads, updates * (learners > 1)]
@@ -175,10 +154,10 @@ class IterationTimeFit:
     episode_len: float
     closure: float
 
-    def times(self, cells: pd.DataFrame, *, whole_steps: bool = True) -> FloatArray:
+    def times(self, cells: pd.DataFrame) -> FloatArray:
         """Return seconds per iteration, shape (1 + parts, cells), by each of the fits."""
         known = cells.assign(episode_len=cells["episode_len"].fillna(self.episode_len))
-        return phase_times(self.coefficients, design(known, whole_steps=whole_steps))["iteration"]
+        return phase_times(self.coefficients, design(known))["iteration"]
 
     def predict(self, cells: pd.DataFrame) -> tuple[Estimate, ...]:
         """Return the env steps per second of each cell; the interval is for the expected rate, not for a run's."""
@@ -201,36 +180,6 @@ class IterationTimeFit:
         spread = (parts - 1) * float(left_out.var()) if parts else 0.0
         return exponential(t_estimate(value, spread, parts - 1, n=self.n, level=LEVEL, method=METHOD))
 
-    def runner_limit(self, cell: pd.DataFrame) -> Estimate | None:
-        """Return the n beyond which one more runner is not worth its CPU, for one cell's batch and setting.
-
-        Worth it: d ln X / d ln P between n and n + 1 is at least `MARGINAL_THRESHOLD`, with P = n + 1 CPUs. More lanes
-        than env steps of the batch can do nothing: the limit is B / k at most, whatever the model says.
-
-        Returns:
-            None where every n up to `MOST_LIMIT` is worth it; without an interval where that is so without some blocks.
-        """
-        batch, k = (float(cell[name].iloc[0]) for name in ("train_batch_size", "num_envs_per_env_runner"))
-        lanes = max(int(batch // k), 1)
-        cap = min(MOST_LIMIT, lanes)
-        scales = np.arange(1, cap + 2, dtype=np.float64)
-        rates = np.log(batch / self.times(at_scales(cell, scales), whole_steps=False))
-        marginal = np.diff(rates, axis=1) / np.diff(np.log(1 + scales))
-        poor = marginal < MARGINAL_THRESHOLD
-        first = np.where(poor.any(axis=1), poor.argmax(axis=1), cap if cap == lanes else -1)
-        if first[0] < 0:
-            return None
-        limits = np.ones(first.size)
-        for at, place in enumerate(first):  # where the marginal efficiency crosses the threshold, between two n
-            if 0 < place < cap:
-                before, after = marginal[at, place - 1], marginal[at, place]
-                limits[at] = place + (before - MARGINAL_THRESHOLD) / (before - after)
-            elif place:
-                limits[at] = cap
-        value = float(min(first[0] + 1, cap))
-        found = self._estimate(limits if (first >= 0).all() else limits[:1])
-        return replace(found, value=value, low=min(found.low, value), high=max(found.high, value))
-
 
 def at_scales(cell: pd.DataFrame, scales: npt.ArrayLike) -> pd.DataFrame:
     """Return one cell at other numbers of runners."""
@@ -242,7 +191,7 @@ def fit_iteration_time(runs: pd.DataFrame) -> IterationTimeFit:
     """Fit every phase by non-negative least squares on relative error.
 
     Args:
-        runs: Of one workload (`models.runs`), at least two scales.
+        runs: Of one workload (`models.study.from_runs`), at least two scales.
 
     Raises:
         AnalysisError: Fewer than two distinct numbers of runners, or a phase that took no time in some run.

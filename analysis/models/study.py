@@ -1,25 +1,43 @@
-"""What the iteration-time model says of one study: throughput at other numbers of runners, the limit.
+"""What the iteration-time model says of one study: throughput at other numbers of runners.
 
-Models are fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs per
-runner), it is the one that ran at most scales. Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest
+The model is fitted to the workload with most runs. Where a question needs one setting (batch, minibatch, epochs, envs
+per runner), it is the one that ran at most scales. Nothing is predicted beyond `MOST_EXTRAPOLATED` times the largest
 measured scale, nor by a model that does not describe its own runs.
 """
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.models.iteration_time import IterationTimeFit, at_scales, fit_iteration_time
-from analysis.models.runs import CELL, SETTING, column, from_runs
+from analysis.models.iteration_time import IterationTimeFit, at_scales, column, fit_iteration_time
 from analysis.quantity import Basis, Row, quantity, row
 from analysis.scaling.blocks import LEVEL
-from analysis.scaling.clock import Names, engine_in
+from analysis.scaling.clock import engine_in
+from analysis.scaling.selection import Selection
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, without_interval
 
+TIMES = (
+    *("iteration_time_s", "sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s"),
+    *("slowest_runner_time_s", "mean_runner_time_s"),
+)
+SETTING = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs", "num_learners", "step_wait_s")
+"""k, B (over all learners), m (per learner), E, L, and the known wait of one step of one environment in seconds."""
+CELL = ("num_env_runners", *SETTING, "learner_threads", "episode_len")
+"""n, the setting, h, and the mean length of episodes in env steps; NaN where none ended."""
+CLOCK_FREE = frozenset(
+    (
+        *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
+        *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param"),
+        *("vf_loss_coeff", "kl_coeff", "kl_target", "evaluation"),
+    )
+)
+"""Keys of a fingerprint that the model takes as numbers, or that leave the clock alone."""
 MOST_OFF = 0.1
 """Median relative error on its own runs above which a model does not describe them."""
 MOST_EXTRAPOLATED = 2
@@ -28,20 +46,58 @@ ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 38
 """Numbers of runners that are predicted where they lie between measured ones, or a little beyond."""
 
 
+def from_runs(measured: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return runs whose phases are known, one frame per workload, the largest first.
+
+    A workload is the fingerprint without what the model takes as numbers (runners, environments per runner, batch,
+    minibatch, epochs, learners, the known wait of a step) and without what leaves the clock alone (learning rate and
+    its like, evaluation).
+
+    Args:
+        measured: Runs whose times may be used (`scaling.selection`).
+
+    Returns:
+        A row per run: `CELL` (where it ran), `TIMES` (mean seconds of a timed iteration), `block` and `fingerprint`.
+    """
+    numbers = [name for name in (*CELL, *TIMES) if name != "step_wait_s"]
+    frame = pd.DataFrame({name: measured[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in numbers})
+    found = [_workload(str(text)) for text in measured["fingerprint"]]
+    frame["workload"], frame["step_wait_s"] = [text for text, _ in found], [wait for _, wait in found]
+    frame["fingerprint"], frame["block"] = measured["fingerprint"].astype(str).to_numpy(), measured["block"].to_numpy()
+    for name in ("num_learners", "learner_threads"):
+        frame[name] = np.maximum(np.nan_to_num(frame[name], nan=1.0), 1.0)
+    # A setting's minibatch is what all learners take together.
+    frame["minibatch_size"] = np.maximum(np.floor(frame["minibatch_size"] / frame["num_learners"]), 1.0)
+    frame = frame.dropna(subset=[name for name in numbers if name != "episode_len"])
+    groups = [group.drop(columns="workload").reset_index(drop=True) for _, group in frame.groupby("workload")]
+    return sorted(groups, key=lambda group: -len(group))
+
+
+def _workload(fingerprint: str) -> tuple[str, float]:
+    """Return the part of a fingerprint that the model does not take as numbers, and the wait of a step in seconds."""
+    content: dict[str, Any] = json.loads(fingerprint)
+    kept = {key: value for key, value in content.items() if key not in CLOCK_FREE}
+    environment = dict(kept.get("environment") or {})
+    wait_ms = float(environment.pop("step_wait_ms", None) or 0.0)
+    # Threads of the learner are a number of the model; the main process is the learner where it has no other.
+    threads = {key: value for key, value in (kept.get("threads") or {}).items() if key.endswith("_runner")}
+    return json.dumps(kept | {"environment": environment, "threads": threads}, sort_keys=True), wait_ms / 1e3
+
+
 class Models:
-    """The models of one study, each fitted when it is first asked for.
+    """The model of one study, fitted when it is first asked for.
 
     Every property raises `AnalysisError` where the runs do not allow it.
     """
 
-    def __init__(self, runs: pd.DataFrame) -> None:
-        """Take one row per trial; nothing is computed yet."""
-        self._all = runs
+    def __init__(self, measured: pd.DataFrame) -> None:
+        """Take the runs whose times may be used; nothing is computed yet."""
+        self._measured = measured
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """The runs of the workload with most runs that models may be fitted to."""
-        if not (groups := from_runs(self._all)):
+        """The runs of the workload with most runs that the model may be fitted to."""
+        if not (groups := from_runs(self._measured)):
             rule = "need finished runs with a measured clock and timed phases"
             raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
         return groups[0]
@@ -67,30 +123,20 @@ class Models:
         return tuple(int(each) for each in np.unique(column(self.setting, "num_env_runners")))
 
     @cached_property
-    def fit(self) -> IterationTimeFit:
-        """The iteration-time model."""
-        return fit_iteration_time(self.runs)
-
-    @property
     def described(self) -> IterationTimeFit:
         """The iteration-time model where it describes its own runs."""
-        if self.fit.closure > MOST_OFF:
+        fit = fit_iteration_time(self.runs)
+        if fit.closure > MOST_OFF:
             raise AnalysisError(
                 where="models",
                 rule=f"the iteration-time model must describe its own runs to within {MOST_OFF:.0%} at their median",
-                got=f"{self.fit.closure:.0%}, so that nothing is predicted from it",
+                got=f"{fit.closure:.0%}, so that nothing is predicted from it",
                 fix="Read what was measured.",
             )
-        return self.fit
+        return fit
 
 
 # --- rows of the long frame ---------------------------------------------------------------------------------------
-
-
-@quantity("limit", "runners", "limit")
-def limit_num_env_runners(found: Models) -> Estimate | None:
-    """Runners beyond which a CPU more gives less than half its share."""
-    return found.described.runner_limit(found.cell)
 
 
 @quantity("limit", "1", "error of the model")
@@ -112,60 +158,40 @@ def prediction_error(found: Models) -> Estimate | None:
     return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
 
 
-class _Place:
-    """The workload of the models, and the CPUs of its numbers of runners."""
-
-    def __init__(self, found: Models, measured: pd.DataFrame, names: Names) -> None:
-        mine = found.setting["fingerprint"]
-        text = mine.mode().iloc[0]
-        self.scales = found.scales
-        self._place = {
-            "workload": names[text],
-            "engine": engine_in(text),
-            "train_batch_size": int(found.cell["train_batch_size"].iloc[0]),
-        }
-        here = measured[measured["fingerprint"].isin(mine)].dropna(subset=["num_cpus"])
-        self._cpus = here.groupby("num_env_runners")["num_cpus"].min()
-
-    def at(self, num_env_runners: int, basis: Basis) -> Row:
-        """Return the columns of a number of runners, at the batch of the models; CPUs grow in a line with runners."""
-        known, cpus = self._cpus, None
-        if num_env_runners in known.index:
-            cpus = int(known[num_env_runners])
-        elif len(known):
-            least, most = int(known.index[0]), int(known.index[-1])
-            each = (known[most] - known[least]) / (most - least) if most > least else 1.0
-            cpus = round(known[least] + each * (num_env_runners - least))
-        return {**self._place, "num_env_runners": num_env_runners, "num_cpus": cpus, "basis": basis}
-
-    def basis(self, num_env_runners: float) -> Basis:
-        """Return whether a prediction lies between measured scales."""
-        return "predicted" if min(self.scales) <= num_env_runners <= max(self.scales) else "extrapolated"
-
-
-def model_rows(found: Models, measured: pd.DataFrame, names: Names) -> Iterator[Row]:
-    """Yield what the models say of the workload that ran at most scales, where the runs allow it.
+def model_rows(found: Models, selection: Selection) -> Iterator[Row]:
+    """Yield what the model says of the workload that ran at most scales, where the runs allow it.
 
     Args:
-        found: The models.
-        measured: Runs whose times may be used (`scaling.selection`).
-        names: What workloads are called.
+        found: The model.
+        selection: The runs whose times may be used.
     """
     with suppress(AnalysisError):
-        place = _Place(found, measured, names)
-        most = MOST_EXTRAPOLATED * max(place.scales)
-        asked = sorted({n for n in (*ASKED, most) if min(place.scales) < n <= most} - set(place.scales))
-        yield from _predicted(found, place, asked)
+        fingerprints, scales = found.setting["fingerprint"], found.scales
+        text = fingerprints.mode().iloc[0]
+        here = selection.runs[selection.runs["fingerprint"].isin(fingerprints)].dropna(subset=["num_cpus"])
+        cpus, least, largest = here.groupby("num_env_runners")["num_cpus"].min(), min(scales), max(scales)
+        batch = int(found.cell["train_batch_size"].iloc[0])
+        place = {"workload": selection.names[text], "engine": engine_in(text), "train_batch_size": batch}
+
+        def at(scale: int) -> Row:
+            """Return the columns of a number of runners."""
+            basis: Basis = "predicted" if least <= scale <= largest else "extrapolated"
+            return {**place, "num_env_runners": scale, "num_cpus": _cpus(cpus, scale), "basis": basis}
+
+        most = MOST_EXTRAPOLATED * largest
+        asked = sorted({n for n in (*ASKED, most) if least < n <= most} - set(scales))
+        for n, rate in zip(asked, found.described.predict(at_scales(found.cell, asked)) if asked else (), strict=True):
+            yield row("env_steps_per_s", rate, at(n))
         if (error := prediction_error(found)) is not None:
-            yield row("prediction_error", error, place.at(max(place.scales), "predicted"))
-        limit = limit_num_env_runners(found)
-        if limit is not None and limit.value <= most:
-            yield row("limit_num_env_runners", limit, place.at(max(place.scales), place.basis(limit.value)))
+            yield row("prediction_error", error, at(largest))
 
 
-def _predicted(found: Models, place: _Place, scales: Iterable[int]) -> Iterator[Row]:
-    """Yield the throughput at each number of runners by the iteration-time model, in the models' setting."""
-    model = found.described
-    if numbers := list(scales):
-        for n, rate in zip(numbers, model.predict(at_scales(found.cell, numbers)), strict=True):
-            yield row("env_steps_per_s", rate, place.at(n, place.basis(n)))
+def _cpus(known: "pd.Series[Any]", num_env_runners: int) -> int | None:
+    """Return the CPUs of a number of runners, which grow in a line with them; None where none are known."""
+    if num_env_runners in known.index:
+        return int(known[num_env_runners])
+    if not len(known):
+        return None
+    least, most = int(known.index[0]), int(known.index[-1])
+    each = (known[most] - known[least]) / (most - least) if most > least else 1.0
+    return round(float(known[least] + each * (num_env_runners - least)))

@@ -9,26 +9,17 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from analysis.fingerprint import BATCH, ENGINE, fields, labels, replaced
-from analysis.quantity import Compute, Part, Row, declare, quantity, rows_of
+from analysis.quantity import Part, Row, declare, quantity, rows_of
 from analysis.scaling import guard
-from analysis.scaling.blocks import (
-    Logs,
-    block_means,
-    contrast,
-    exact,
-    exponential,
-    falling,
-    ratio_of_totals,
-    scaled,
-)
-from analysis.scaling.selection import as_int, select
+from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, falling, ratio_of_totals, scaled
+from analysis.scaling.selection import Selection, as_int
 from study.statistics import Estimate, FloatArray
 from study.text import count
 
@@ -48,7 +39,7 @@ class Place:
 
     Attributes:
         runs: One row per run, as `selection.select` returns them.
-        base: The place that ratios are relative to: the first one at the smallest scale of the workload.
+        base: The place that ratios are relative to: the first one at the smallest scale; itself where there is none.
         before: The next smaller scale, on as many nodes if it ran so, else on the nearest number of nodes.
         first: Whether it is the first place of its scale: that on the fewest CPUs and nodes.
     """
@@ -66,7 +57,7 @@ class Place:
 
     @property
     def reference(self) -> "Place":
-        """The place that ratios are relative to; itself where there is no other."""
+        """The place that ratios are relative to."""
         return self.base or self
 
     @cached_property
@@ -75,9 +66,12 @@ class Place:
         return block_means(self.runs["log_time"], self.blocks)
 
     @cached_property
-    def rates(self) -> Logs:
-        """Mean ln of env steps per second by block."""
-        return block_means(self.runs["log_rate"], self.blocks)
+    def gain(self) -> Estimate | None:
+        """Logarithm of the throughput over that at the scale before; None at the smallest scale."""
+        if self.before is None:
+            return None
+        rates = [block_means(each.runs["log_rate"], each.blocks) for each in (self, self.before)]
+        return contrast(rates, (1.0, -1.0))
 
     @cached_property
     def waits(self) -> bool:
@@ -123,12 +117,9 @@ class Place:
         """Return the columns of its rows in the long frame."""
         return {
             "workload": workload,
-            "num_env_runners": self.num_env_runners,
-            "num_cpus": self.num_cpus,
-            "num_nodes": self.num_nodes,
+            **{name: getattr(self, name) for name in (*PLACE, "fingerprint")},
             "train_batch_size": as_int(self.runs, BATCH),
             "engine": engine_in(self.fingerprint),
-            "fingerprint": self.fingerprint,
             "n_failed": n_failed,
         }
 
@@ -137,19 +128,6 @@ class Place:
 def engine_in(fingerprint: str) -> str:
     """Return the engine that a fingerprint names; empty where it names none."""
     return str(fields(fingerprint).get(ENGINE) or "")
-
-
-class Names:
-    """The workloads of a study and what they are called: equal workloads have equal names in every quantity."""
-
-    def __init__(self, runs: pd.DataFrame) -> None:
-        """Take one row per measured run."""
-        known = sorted({str(each) for each in runs["fingerprint"].unique()})
-        self._names = dict(zip(known, labels(known), strict=True)) if known else {}
-
-    def __getitem__(self, fingerprint: str) -> str:
-        """Return the name of a workload."""
-        return self._names.get(fingerprint) or labels([fingerprint])[0]
 
 
 # --- throughput and prices ----------------------------------------------------------------------------------------
@@ -175,22 +153,22 @@ def iteration_time_s(at: Place) -> Estimate:
 
 
 @quantity("price", "h", "hours per million steps")
-def hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate:
+def hours_per_million_steps(priced: Row) -> Estimate:
     """Wall hours of training for a million env steps."""
-    return falling(priced[0], lambda rate: MILLION_STEPS_IN_HOURS / rate)
+    return falling(priced["estimate"], lambda rate: MILLION_STEPS_IN_HOURS / rate)
 
 
 @quantity("price", "CPU h", "CPU-hours per million steps")
-def cpu_hours_per_million_steps(priced: tuple[Estimate, int | None]) -> Estimate | None:
+def cpu_hours_per_million_steps(priced: Row) -> Estimate | None:
     """Those hours times the CPUs allocated."""
-    return None if priced[1] is None else scaled(hours_per_million_steps(priced), priced[1])
+    return None if priced["num_cpus"] is None else scaled(hours_per_million_steps(priced), priced["num_cpus"])
 
 
 def prices_of(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield hours and CPU-hours for a million steps of every throughput among some rows."""
     for each in rows:
         if each["quantity"] == "env_steps_per_s":
-            yield from rows_of("price", (each["estimate"], each["num_cpus"]), each)
+            yield from rows_of("price", each, each)
 
 
 # --- strong scaling -----------------------------------------------------------------------------------------------
@@ -202,30 +180,27 @@ def speed_up(at: Place) -> Estimate:
     return at.time_ratio
 
 
-def over_growth(ratio: Estimate, resources: float | None, reference: float | None) -> Estimate | None:
-    """Return a speed-up over the growth of the resources; may exceed 1; None where these are not known."""
-    return None if resources is None or reference is None else scaled(ratio, reference / resources)
-
-
 @quantity("strong", "1", "efficiency", to="base")
 def efficiency_per_runner(at: Place) -> Estimate | None:
     """Speed-up over the growth of the runners: 1 is ideal."""
-    return over_growth(at.time_ratio, at.num_env_runners, at.reference.num_env_runners)
+    return scaled(at.time_ratio, at.reference.num_env_runners / at.num_env_runners)
 
 
 @quantity("strong", "1", "efficiency per CPU", to="base")
 def efficiency_per_cpu(at: Place) -> Estimate | None:
     """Speed-up over the growth of the CPUs allocated; none where environments wait and processes share cores."""
-    return None if at.waits else over_growth(at.time_ratio, at.num_cpus, at.reference.num_cpus)
+    if at.waits or at.num_cpus is None or at.reference.num_cpus is None:
+        return None
+    return scaled(at.time_ratio, at.reference.num_cpus / at.num_cpus)
 
 
 @quantity("strong", "1", "marginal efficiency", to="before")
 def marginal_efficiency(at: Place) -> Estimate | None:
     """Growth d ln X / d ln P from the next smaller scale: 1 where a CPU more gives its full share, 0 for nothing."""
     cpus = (at.num_cpus or 0, at.before.num_cpus or 0) if at.before else (0, 0)
-    if at.before is None or at.waits or not 0 < cpus[1] < cpus[0]:
+    if at.gain is None or at.waits or not 0 < cpus[1] < cpus[0]:
         return None
-    return scaled(contrast((at.rates, at.before.rates), (1.0, -1.0)), 1 / math.log(cpus[0] / cpus[1]))
+    return scaled(at.gain, 1 / math.log(cpus[0] / cpus[1]))
 
 
 @quantity("strong", "1", "Karp-Flatt fraction", to="base")
@@ -241,21 +216,8 @@ def karp_flatt(at: Place) -> Estimate | None:
     p = at.num_env_runners / at.reference.num_env_runners
     if p <= 1:
         return None
-    ratio = at.time_ratio
-    return falling(ratio, lambda value: serial_fraction(value, p), method=f"Karp-Flatt of {ratio.method}")
-
-
-def serial_fraction(ratio: float, p: float) -> float:
-    """Return (1/S - 1/p) / (1 - 1/p) for a speed-up S > 0 on p > 1 times the resources."""
-    return (1 / ratio - 1 / p) / (1 - 1 / p)
-
-
-@quantity("strong", "1", "gain", to="before")
-def gain(at: Place) -> Estimate | None:
-    """Throughput over that at the next smaller scale of the workload, on as many nodes if it ran so."""
-    if at.before is None:
-        return None
-    return exponential(contrast((at.rates, at.before.rates), (1.0, -1.0)))
+    method = f"Karp-Flatt of {at.time_ratio.method}"
+    return falling(at.time_ratio, lambda ratio: (1 / ratio - 1 / p) / (1 - 1 / p), method=method)
 
 
 @quantity("strong", "CPU h/h", "CPU-hours per hour saved", to="before")
@@ -264,10 +226,9 @@ def cpu_hours_per_hour_saved(at: Place) -> Estimate | None:
 
     Of several placements of a scale that of the first one.
     """
-    faster = gain(at)
-    if faster is None or at.before is None or not at.first or at.num_cpus is None or at.before.num_cpus is None:
+    if at.gain is None or at.before is None or not at.first or at.num_cpus is None or at.before.num_cpus is None:
         return None
-    return price_of_an_hour(faster, at.before.num_cpus, at.num_cpus)
+    return price_of_an_hour(exponential(at.gain), at.before.num_cpus, at.num_cpus)
 
 
 def price_of_an_hour(faster: Estimate, cpus_before: int, cpus: int) -> Estimate | None:
@@ -288,25 +249,10 @@ def work_ratio(at: Place) -> Estimate:
     return exact(at.steps / at.reference.steps)
 
 
-# --- weak scaling -------------------------------------------------------------------------------------------------
-
-
-@quantity("weak", "1", "scaled speed-up", to="base")
-def weak_speed_up(at: Place) -> Estimate:
-    """X(n) / X(n_ref) with the env steps per runner fixed."""
-    return scaled(at.time_ratio, at.num_env_runners / at.reference.num_env_runners)
-
-
 @quantity("weak", "1", "weak efficiency", to="base")
 def weak_efficiency(at: Place) -> Estimate | None:
     """T(n_ref) / T(n) with the env steps per runner fixed."""
     return at.time_ratio
-
-
-@quantity("weak", "1", "weak efficiency per CPU", to="base")
-def weak_efficiency_per_cpu(at: Place) -> Estimate | None:
-    """Scaled speed-up over the growth of the CPUs."""
-    return None if at.waits else over_growth(weak_speed_up(at), at.num_cpus, at.reference.num_cpus)
 
 
 # --- phases of an iteration ---------------------------------------------------------------------------------------
@@ -332,24 +278,21 @@ PHASES = {
     ),
 }
 """Phase -> the times that it is the difference of, its label and its definition. They add up to the iteration."""
-SHARES = {"learning": "share_learn"}
+SHARES = {name: "share_learn" if name == "learning" else f"share_{name}" for name in PHASES}
+"""Phase -> the quantity that is its share of the iteration."""
 TIMES = [f"{name}_time_s" for name in ("iteration", "sampling", "slowest_runner", "mean_runner", "learning", "sync")]
 
 
-def _declare_phases() -> None:
-    def over(terms: str, below: str) -> Compute:
-        return lambda at: at.over(terms, below)
-
-    for name, (terms, label, what) in PHASES.items():
-        declare(
-            "phases", f"seconds_{name}", "s", label, f"Seconds per iteration {what}.", over(terms, "timed_iterations")
-        )
-    for name, (terms, label, what) in PHASES.items():
-        share = SHARES.get(name, f"share_{name}")
-        declare("phases", share, "1", label, f"Share of the iteration {what}.", over(terms, "iteration_time_s"))
+def _over(at: Place, terms: str, below: str) -> Estimate:
+    return at.over(terms, below)
 
 
-_declare_phases()
+for _name, (_terms, _label, _what) in PHASES.items():
+    _seconds = partial(_over, terms=_terms, below="timed_iterations")
+    declare("phases", f"seconds_{_name}", "s", _label, f"Seconds per iteration {_what}.", _seconds)
+for _name, (_terms, _label, _what) in PHASES.items():
+    _share = partial(_over, terms=_terms, below="iteration_time_s")
+    declare("phases", SHARES[_name], "1", _label, f"Share of the iteration {_what}.", _share)
 
 
 def _at_most_one(estimate: Estimate) -> Estimate:
@@ -387,32 +330,20 @@ def most_speed_up(at: Place) -> Estimate | None:
 # --- families of rows ---------------------------------------------------------------------------------------------
 
 
-def cells(measured: pd.DataFrame, names: Names) -> Iterator[Row]:
-    """Yield throughput and iteration time of every place.
-
-    Args:
-        measured: Runs whose times may be used (`selection.select`).
-        names: What the workloads are called.
-    """
-    for at in _all_places(measured, names):
-        yield from rows_of("cell", at, at.row(names[at.fingerprint]))
+def cells(selection: Selection) -> Iterator[Row]:
+    """Yield throughput and iteration time of every place."""
+    for at in _all_places(selection.runs, selection.names):
+        yield from rows_of("cell", at, at.row(selection.names[at.fingerprint]))
 
 
-def phases(runs: pd.DataFrame, names: Names | None = None) -> Part:
-    """Return the phases of an iteration of every place.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        names: What the workloads are called.
-    """
-    selection = select(runs)
-    names = names or Names(selection.runs)
+def phases(selection: Selection) -> Part:
+    """Return the phases of an iteration of every place."""
     complete = selection.runs[TIMES].notna().all(axis=1).to_numpy(dtype=bool)
-    places = _all_places(selection.runs[complete], names)
+    places = _all_places(selection.runs[complete], selection.names)
     failed = Counter(zip(selection.failed["fingerprint"].astype(str), selection.failed["num_env_runners"], strict=True))
     rows = list[Row]()
     for at in places:
-        place = at.row(names[at.fingerprint], failed[at.fingerprint, at.num_env_runners])
+        place = at.row(selection.names[at.fingerprint], failed[at.fingerprint, at.num_env_runners])
         rows += [*rows_of("phases", at, place), *rows_of("bound", at, {**place, "basis": "extrapolated"})]
     excluded = Counter(selection.excluded)
     excluded[NO_PHASES] += int((~complete).sum())
@@ -421,11 +352,11 @@ def phases(runs: pd.DataFrame, names: Names | None = None) -> Part:
         rows=tuple(rows),
         excluded={reason: number for reason, number in excluded.items() if number},
         n=sum(len(at.times) for at in places),
-        n_failed=selection.n_failed,
+        n_failed=len(selection.failed),
     )
 
 
-def _all_places(measured: pd.DataFrame, names: Names) -> list[Place]:
+def _all_places(measured: pd.DataFrame, names: dict[str, str]) -> list[Place]:
     """Return the places of all workloads, by name and scale: of those at most scales, and of these with most runs."""
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
     scales = measured.groupby("fingerprint")["num_env_runners"].nunique()
@@ -439,39 +370,36 @@ def _all_places(measured: pd.DataFrame, names: Names) -> list[Place]:
     return [Place(runs=runs) for _, runs in sorted(chosen, key=order)]
 
 
-def scaling(runs: pd.DataFrame, kind: Kind, names: Names | None = None, *, space: str | None = None) -> Part:
+def scaling(selection: Selection, kind: Kind, *, space: str | None = None) -> Part:
     """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
 
     In weak scaling the workload of an iteration grows with n: the learner makes n times the updates. Sampling could
     stay at weak efficiency 1, learning on one learner cannot.
 
     Args:
-        runs: One row per trial (`analysis.load`).
+        selection: The runs whose times may be used.
         kind: `strong`: equal fingerprints; `weak`: equal env steps per runner in place of the batch.
-        names: What the workloads are called.
         space: Space file for commands that would run missing cells; None: no commands.
 
     Returns:
         The workloads with most scales first; refusals where scales have no workload in common, where the extremes of a
         complete 2x2 invite a naive comparison, or where there is nothing to compare.
     """
-    selection = select(runs)
-    names = names or Names(selection.runs)
-    measured = selection.runs.assign(key=_workloads(selection.runs, kind))
-    failed = selection.failed.assign(key=_workloads(selection.failed, kind))
+    measured, failed = (runs.assign(key=_workloads(runs, kind)) for runs in (selection.runs, selection.failed))
     excluded = dict(selection.excluded)
     several = measured["key"].map(measured.groupby("key", sort=False)["num_env_runners"].nunique()) > 1
     if num_alone := int((~several).sum()):
         excluded[ALONE] = num_alone
     groups = {str(key): _places(part) for key, part in measured[several.astype(bool)].groupby("key", sort=True)}
     called = dict(zip(groups, labels(list(groups)), strict=True)) if groups else {}
-    order = sorted(groups, key=lambda key: (-len(groups[key]), -sum(len(at.runs) for at in groups[key]), called[key]))
     rows: list[Row] = []
-    for key in order:
+    for key in sorted(
+        groups, key=lambda key: (-len(groups[key]), -sum(len(at.runs) for at in groups[key]), called[key])
+    ):
         mine = failed[failed["key"] == key]
         for at in groups[key]:
             n_failed = int((mine["num_env_runners"] == at.num_env_runners).sum()) if at.first else 0
-            place = at.row(called[key] if kind == "weak" else names[at.fingerprint], n_failed)
+            place = at.row(called[key] if kind == "weak" else selection.names[at.fingerprint], n_failed)
             bases = {"base": at.reference.in_words} | ({"before": at.before.in_words} if at.before else {})
             rows += rows_of(kind, at, place, bases)
     return Part(
@@ -479,7 +407,7 @@ def scaling(runs: pd.DataFrame, kind: Kind, names: Names | None = None, *, space
         refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded, space=space),
         excluded=excluded,
         n=sum(len(at.times) for places in groups.values() for at in places),
-        n_failed=selection.n_failed,
+        n_failed=len(selection.failed),
     )
 
 

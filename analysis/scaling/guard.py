@@ -36,13 +36,6 @@ SQUARE = {
     "ratio_total": ((-1.0, 0.0, 0.0, 1.0), "both", "Throughput of the second cell over that of the first."),
     "ratio_runners": ((-0.5, 0.5, -0.5, 0.5), "runners", "What the runners did, averaged over both workloads."),
     "ratio_workload": ((-0.5, -0.5, 0.5, 0.5), "workload", "What the workload did, averaged over both scales."),
-    "ratio_interaction": (
-        (1.0, -1.0, -1.0, 1.0),
-        "interaction",
-        "The runners' factor at the second workload over that at the first: 1 when the order does not matter.",
-    ),
-    "ratio_runners_at_first": ((-1.0, 1.0, 0.0, 0.0), "runners, first workload", "Speed-up at the first workload."),
-    "ratio_runners_at_second": ((0.0, 0.0, -1.0, 1.0), "runners, second workload", "Speed-up at the second workload."),
 }
 """Quantity -> weights of the logs of (first scale, first workload), (second, first), (first, second), (second, second),
 its label and its definition."""
@@ -106,44 +99,31 @@ class Refusal:
             yield from (row(name, estimate, place, base=self.first.name) for name, estimate in self.parts.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rerun:
-    """How to run cells of a study.
+def rerun(cells: Sequence[Cell], runs: pd.DataFrame, space: str | None) -> str:
+    """Return the command that runs cells as a study `<name>_missing`; empty where no command can.
 
-    Attributes:
-        space: Space file that the study came from; None where there is none, and so no command.
-        study: Its name.
-        stage: What its runs are for: None in a search, `throughput`, or stages of a hold-up study, which no command
-            repeats.
+    A throughput study has a grid for each workload, a search one grid with every value of every parameter in which the
+    cells differ. The cells that exist run anew: then all of them have common seeds and may be paired.
+
+    Args:
+        cells: To be run.
+        runs: Of the study: they name it, and its stages. A command repeats neither stages of a hold-up study nor runs
+            without a space.
+        space: Space file that the study came from; None where there is none.
     """
-
-    space: str | None
-    study: str
-    stage: str | None = None
-
-    def command(self, cells: Sequence[Cell]) -> str:
-        """Return the command that runs these cells as a study `<name>_missing`; empty where no command can.
-
-        A throughput study has a grid for each workload. A search has one grid for all of them where they differ in no
-        more than the scale and one parameter; else a command for each workload. The cells that exist run anew: then all
-        of them have common seeds and may be paired.
-        """
-        if self.space is None or self.stage not in (None, "throughput"):
-            return ""
-        scales = sorted({cell.num_env_runners for cell in cells})
-        contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
-        if self.stage == "throughput":
-            grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
-            lines = {"": [f"throughput.grids={_json(grids)}"]}
-        elif sum(len({repr(content.get(name)) for content in contents}) > 1 for name in SETTINGS) <= 1:
-            lines = {"": _grid(contents, scales)}
-        else:
-            lines = {f"_{at}": _grid([content], scales) for at, content in enumerate(contents, 1)}
-        start = ["python", "run_study.py", "--space", self.space, "--name"]
-        return "\n".join(
-            shlex.join([*start, f"{self.study}_missing{suffix}", *(word for each in line for word in ("--set", each))])
-            for suffix, line in lines.items()
-        )
+    stages = {*texts(runs, "stage")} - {""}
+    if space is None or stages - {"throughput"}:
+        return ""
+    scales = sorted({cell.num_env_runners for cell in cells})
+    contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
+    if stages:
+        grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
+        changes = [f"throughput.grids={_json(grids)}"]
+    else:
+        changes = [f"parameters={_json(_grid(contents, scales))}"]
+        changes += ["search.sampler=grid", "search.num_trials=null", "search.baselines=[]"]
+    words = ["python", "run_study.py", "--space", space, "--name", f"{as_text(runs, 'study') or 'study'}_missing"]
+    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 
 def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:
@@ -152,7 +132,7 @@ def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:
     return {SCALE: scales} | {name: value for name, value in given.items() if name in AXES}
 
 
-def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[str]:
+def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> dict[str, Any]:
     """Return what makes a search one of these workloads alone: all parameters, as what else it tunes would vary too."""
     traits = ALGORITHMS.get(str(contents[0].get("algorithm"))) if contents else None
     parameters: dict[str, Any] = {SCALE: scales}
@@ -160,7 +140,7 @@ def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> list[
         values = list(dict.fromkeys(content[each] for content in contents if content.get(each) is not None))
         if values and (traits is None or name in traits.parameters):
             parameters[name] = values[0] if len(values) == 1 else values
-    return [f"parameters={_json(parameters)}", "search.sampler=grid", "search.num_trials=null", "search.baselines=[]"]
+    return parameters
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -191,26 +171,24 @@ def refusals(
         excluded: Reason -> runs that were not selected.
         space: Space file for commands; None: there are none.
     """
-    stages = ", ".join(sorted(set(texts(measured, "stage")) - {""})) or None
-    run = Rerun(space=space, study=as_text(measured, "study") or "study", stage=stages)
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
     if len(scales) < 2:
-        return (_nothing_to_compare(present, excluded, run),)
-    keys: dict[int, set[str]] = {scale: set() for scale in scales}
-    for scale, key in set(zip(measured["num_env_runners"].tolist(), measured["key"].tolist(), strict=True)):
-        if isinstance(key, str):
-            keys[scale].add(key)
+        return (_nothing_to_compare(present, excluded, measured, space),)
+    pairs = measured[["num_env_runners", "key"]].dropna()
+    keys = {scale: set(pairs.loc[pairs["num_env_runners"] == scale, "key"]) for scale in scales}
     if kind == "weak":
         # That a study did not grow its batch is no confound: told once, where there is no weak scaling at all.
         shared = sum(map(len, keys.values())) > len(set().union(*keys.values()))
         return () if shared else (Refusal(reason=NOT_GROWN),)
     apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
-    pairs = [*(_most_alike(present, scales[0], scale) for scale in apart), *squares(present)]
-    return tuple(_refusal(measured, present, *pair, run) for pair in pairs)
+    chosen = [*(_most_alike(present, scales[0], scale) for scale in apart), *squares(present)]
+    return tuple(_refusal(measured, present, *pair, space) for pair in chosen)
 
 
-def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int], run: Rerun) -> Refusal:
+def _nothing_to_compare(
+    present: tuple[Cell, ...], excluded: Mapping[str, int], measured: pd.DataFrame, space: str | None
+) -> Refusal:
     if not present:
         others = ", ".join(f"{number:,} {reason}" for reason, number in excluded.items()) or "there is none at all"
         return Refusal(
@@ -222,7 +200,7 @@ def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int], 
         f"There is one scale only ({cell.name}; {count(sum(each.n for each in present), 'measured run')}): efficiency "
         "needs two at equal workload. What can be shown is the time of an iteration and its phases."
     )
-    return Refusal(first=cell, reason=reason, missing=(other,), command=run.command((cell, other)))
+    return Refusal(first=cell, reason=reason, missing=(other,), command=rerun((cell, other), measured, space))
 
 
 def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, Cell]:
@@ -239,7 +217,9 @@ def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, 
     return min(product(ones, others), key=distance)
 
 
-def _refusal(measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, second: Cell, run: Rerun) -> Refusal:
+def _refusal(
+    measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, second: Cell, space: str | None
+) -> Refusal:
     """Return why two cells are not compared."""
     difference = differing(first.fingerprint, second.fingerprint)
     told = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
@@ -265,13 +245,12 @@ def _refusal(measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, sec
 
         lacking = " and ".join(f"{cell.runners} at {workload(cell)}" for cell in missing)
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
-        command = run.command((first, second))
+        command = rerun((first, second), measured, space)
         return Refusal(first=first, second=second, reason=reason, missing=missing, command=command)
     reason = f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency."
     before, after = (" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
     changed = f"{' and '.join(map(in_words, difference))}: {before} -> {after}"
-    refusal = Refusal(first=first, second=second, reason=reason, changed=changed)
-    return _decomposed(measured, refusal, first, second)
+    return _decomposed(measured, Refusal(first=first, second=second, reason=reason, changed=changed), first, second)
 
 
 def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:

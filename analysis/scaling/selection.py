@@ -2,17 +2,20 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+
+from analysis.fingerprint import labels
 
 _SIDE_BY_SIDE = re.compile(r"allocation (?!1 )\d+ x \d+|shared")
 """Name of several trials that shared the machine, in throughput and hold-up studies before version 0.15."""
 BESIDE = "ran beside other trials of its cell"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Selection:
     """The runs that enter, and the number of the others by reason.
 
@@ -20,14 +23,18 @@ class Selection:
         runs: With further columns: `block`, and the logarithms of seconds per iteration (`log_time`) and of env steps
             per second (`log_rate`).
         excluded: Reason -> runs.
-        n_failed: Failed runs among these.
-        failed: They themselves.
+        failed: The failed runs among these.
     """
 
     runs: pd.DataFrame
     excluded: dict[str, int]
-    n_failed: int
     failed: pd.DataFrame
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """What the workloads are called, by fingerprint: equal workloads have equal names in every quantity."""
+        known = sorted({str(each) for each in self.runs["fingerprint"].unique()})
+        return dict(zip(known, labels(known), strict=True)) if known else {}
 
 
 def select(runs: pd.DataFrame) -> Selection:
@@ -52,7 +59,7 @@ def select(runs: pd.DataFrame) -> Selection:
     reason[~((counts > 0) & (steps > 0) & (seconds > 0))] = "no timed iterations"
     reason = np.where(timing == "measured", reason, timing)
     reason = np.where(status == "finished", reason, status)
-    inside, failed = reason == "", status == "failed"
+    inside = reason == ""
     kept = runs.loc[inside].copy()
     kept["block"] = blocks(runs)[inside]
     kept["log_time"] = np.log(seconds[inside] / counts[inside])
@@ -61,8 +68,7 @@ def select(runs: pd.DataFrame) -> Selection:
     return Selection(
         runs=kept,
         excluded={str(name): int(number) for name, number in sorted(excluded.items())},
-        n_failed=int(failed.sum()),
-        failed=runs.loc[failed],
+        failed=runs.loc[status == "failed"],
     )
 
 

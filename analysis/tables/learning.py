@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.estimates.certificate import DAMAGE, estimate_of
-from analysis.estimates.frame import frame_of
 from analysis.estimates.settings import ARMS, arm_in_words
 from analysis.load import RUN_COLUMNS
-from analysis.quantity import Part
+from analysis.quantity import Part, frame_of
 from analysis.scaling.selection import at_their_scale
 from analysis.tables.numbers import in_words
 from analysis.tables.pivot import pivot, table_of_pivot, told
@@ -64,37 +63,20 @@ def steps_to_target(study: "Study") -> Table:
 
 
 def _fewest(wide: pd.DataFrame) -> str:
-    """Return what was least, with the rows that cannot be told from it."""
-    steps, timed = _least(wide, "steps_to_target"), wide[wide["time_to_target_s"].notna()]
-    times = "No row has a measured clock: nothing is known of the time."
-    if len(timed):
-        times = f"The soonest, in s: {_least(timed, 'time_to_target_s')}."
-    return f"The fewest env steps to the target: {steps}. {times}"
-
-
-def _least(wide: pd.DataFrame, name: str) -> str:
-    """Return the least of some means to the target, and every row that cannot be told from it.
-
-    A mean in which runs never got there is only a lower bound. It is chosen only if all are such, and differs from
-    another mean only where its lower end is above that mean's upper end.
-    """
+    """Return the least mean, which intervals of others may hold; one of runs that never got there is a lower bound."""
     sure = wide[wide["n_censored"] == 0] if (wide["n_censored"] == 0).any() else wide
-    best = sure.iloc[int(sure[name].astype(float).argmin())]
-    low = wide[f"{name}_low"].astype(float).fillna(-math.inf)
-    high = wide[f"{name}_high"].astype(float).fillna(math.inf).where(wide["n_censored"] == 0, math.inf)
-    at = wide.index.get_loc(best.name)
-    same = (low <= high.iloc[at]) & (low.iloc[at] <= high) & (wide.index != best.name)
-    rivals, reached = int(same.sum()), f"reached by {best['n'] - best['n_censored']} of {best['n']} runs"
-    said = f"{told(best, name)} at {_where(wide, best)}, {reached}"
-    if rivals == 1:
-        return f"{said}; cannot be told from {_where(wide, wide[same].iloc[0])}"
-    return f"{said}; cannot be told from {rivals} of the other {len(wide) - 1} rows" if rivals else said
-
-
-def _where(wide: pd.DataFrame, row: Any) -> str:
-    batch = "" if pd.isna(row["train_batch_size"]) else f", batch {row['train_batch_size']:,}"
-    arm = f" ({row['arm']})" if wide["arm"].nunique() > 1 else ""
-    return f"{count(row['num_env_runners'], 'runner')}{batch}{arm}"
+    best = sure.iloc[int(sure["steps_to_target"].astype(float).argmin())]
+    batch = "" if pd.isna(best["train_batch_size"]) else f", batch {best['train_batch_size']:,}"
+    arm = f" ({best['arm']})" if wide["arm"].nunique() > 1 else ""
+    where = f"{count(best['num_env_runners'], 'runner')}{batch}{arm}"
+    reached = f"reached by {best['n'] - best['n_censored']} of {best['n']} runs"
+    low, high = (wide[f"steps_to_target{end}"].astype(float) for end in ("_low", "_high"))
+    high = high.fillna(math.inf).where(wide["n_censored"] == 0, math.inf)  # a mean of runs that never got there
+    at, low = wide.index.get_loc(best.name), low.fillna(-math.inf)
+    same = int(((low <= high.iloc[at]) & (low.iloc[at] <= high)).sum()) - 1
+    rivals = f"; cannot be told from {same} of the other {len(wide) - 1} rows" if same else ""
+    times = "" if wide["time_to_target_s"].notna().any() else " No row has a measured clock."
+    return f"The fewest env steps to the target: {told(best, 'steps_to_target')} at {where}, {reached}{rivals}.{times}"
 
 
 # --- the certificate of a hold-up study ---------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.estimates.frame import estimate_of, select
-from analysis.quantity import QUANTITIES, Part
+from analysis.quantity import QUANTITIES, Part, estimate_of, select
 from analysis.tables.numbers import in_words
 from analysis.tables.table import SUFFIXES, Table, TableColumn
+from study.statistics import Estimate
 
 PLACE = ("workload", "arm", "num_env_runners", "num_cpus", "num_nodes", "train_batch_size")
 """What a row is about."""
@@ -29,6 +29,7 @@ ABOUT: Mapping[str, TableColumn] = {
         TableColumn("n_failed", "1", "failed", "Failed runs of this row."),
         TableColumn("n_censored", "1", "never", "Runs that did not reach the target: its mean is then a lower bound."),
         TableColumn("timing", "", "clocks", "Labels of the runs' clocks."),
+        TableColumn("basis", "", "known by", "How the row is known."),
     )
 }
 
@@ -45,7 +46,8 @@ def pivot(
         runs: The quantity whose `n` counts the runs of a row; empty: the first one.
 
     Returns:
-        The columns `PLACE`, `COUNTS`, and for each quantity its name with the value, and `_low`, `_high` and `_n`.
+        The columns `PLACE`, `COUNTS`, `basis`, `fingerprint`; for each quantity its name with the value, and `_low`,
+        `_high` and `_n`.
 
     Raises:
         AnalysisError: There is no such quantity.
@@ -54,7 +56,7 @@ def pivot(
     found = {name: select(frame, name) for name in dict.fromkeys((first, *others, *([runs] if runs else [])))}
     keys = {name: _keys(rows, key) for name, rows in found.items()}
     columns = ["value", "low", "high", "n"]
-    wide = found[first][[*PLACE, *COUNTS]].reset_index(drop=True)
+    wide = found[first][[*PLACE, *COUNTS, "basis", "fingerprint"]].reset_index(drop=True)
     for name, rows in found.items():
         at = ~keys[name].duplicated()
         own = rows.loc[at, columns].set_axis(keys[name][at]).reindex(keys[first])
@@ -125,7 +127,12 @@ def _silent(values: "pd.Series[Any]", name: str) -> bool:
     return not known or known == nothing.get(name)
 
 
+def estimate_in(row: Any, name: str) -> Estimate:
+    """Return an estimate of a row of a pivot."""
+    found = {"value": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "n": row[f"{name}_n"]}
+    return estimate_of(found | {"level": 0.95, "method": ""})
+
+
 def told(row: Any, name: str) -> str:
     """Return an estimate of a row of a pivot in words, such as `1.93 [1.90, 1.96]`."""
-    found = {"value": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"], "n": row[f"{name}_n"]}
-    return in_words(estimate_of(found | {"level": 0.95, "method": ""}))
+    return in_words(estimate_in(row, name))

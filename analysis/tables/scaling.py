@@ -7,8 +7,8 @@ import pandas as pd
 
 from analysis.quantity import Part
 from analysis.scaling.clock import PHASES, SHARES
-from analysis.scaling.guard import Refusal, Rerun, cells_of
-from analysis.scaling.selection import as_text, at_their_scale, texts
+from analysis.scaling.guard import Refusal, cells_of, rerun
+from analysis.scaling.selection import at_their_scale, texts
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, with_command, without_rows
 from study.statistics import without_interval
@@ -45,7 +45,7 @@ MOST_UNEXPLAINED = 0.02
 RATE = "env_steps_per_s"
 PLACED = "num_cpus num_nodes train_batch_size n n_failed"
 STRONG = "speed_up efficiency_per_runner efficiency_per_cpu"
-WEAK = "weak_speed_up weak_efficiency weak_efficiency_per_cpu"
+WEAK = "weak_efficiency"
 UNMEASURED = (
     TableColumn("num_env_runners", "1", "runners", "Environment runners, n."),
     TableColumn("train_batch_size", "1", "batch", "Env steps per iteration, as asked."),
@@ -161,11 +161,9 @@ def provisional(study: "Study") -> Table | None:
         seen = without_interval(rate, n=n, level=0.95, method="not measured")
         rows.append(dict(zip(by, cell, strict=True)) | {"n": n, "seen": seen})
     cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0
-    stage = ", ".join(sorted(set(texts(here, "stage")) - {""})) or None
-    rerun = Rerun(space=data.space_file, study=as_text(here, "study") or "study", stage=stage)
     fitting = [each for each in cells_of(here) if each.num_env_runners + 1 <= cores]
     several = len({each.num_env_runners for each in fitting}) > 1
-    command = (rerun.command(fitting) if several else "") or "python run_study.py --space waiting.yaml"
+    command = (rerun(fitting, here, data.space_file) if several else "") or "python run_study.py --space waiting.yaml"
     labels = ", ".join(f"{number:,} {label}" for label, number in named["timing"].value_counts().items())
     return table_of(
         "T2",
@@ -193,7 +191,7 @@ def phases(study: "Study") -> Table:
     if not part.rows:
         return nothing(part, key, title, "No phases: no run is finished with a measured clock.", MEASURE)
     seconds = " ".join(f"seconds_{name}" for name in PHASES)
-    shares = {SHARES.get(name, f"share_{name}"): label for name, (_, label, _) in PHASES.items()}
+    shares = {SHARES[name]: label for name, (_, label, _) in PHASES.items()}
     more = "load_balance fixed_share most_speed_up"
     wide = pivot(study.frame, f"{seconds} iteration_time_s {' '.join(shares)} {more}", key=KEY)
     balance = wide["load_balance_high"].fillna(wide["load_balance"])

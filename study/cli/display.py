@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from analysis.cautions import cautions
-from analysis.status import time_left
+from analysis.status import cautions, time_left
 from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError

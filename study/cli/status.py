@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.status import Status, StatusReader
+from analysis.status import Status, read_status
 from study.cli.display import answer_of, print_answer
 from study.console import say, table, terminal, write_json
 from study.errors import StudyError
 from study.options import AsJson, command_app, examples
+from study.records.folder import StudyFolder
 from study.text import MISSING, count, duration, number, plain
 
 MOST_RUNNING = 12
@@ -52,7 +53,7 @@ def status(
         else:
             say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
         return
-    now = StatusReader(study).read()
+    now = read_status(study)
     if as_json:
         write_json(now.to_json())
         return
@@ -69,8 +70,7 @@ def status(
 def _entry(folder: Path) -> Sequence[Any]:
     """Return one line of the list; a study that cannot be read says why."""
     try:
-        reader = StatusReader(folder)
-        now, kind = reader.read(), reader.identity.parse().design
+        now, kind = read_status(folder), StudyFolder(folder).identity().parse().design
     except StudyError as error:
         return folder.name, None, None, None, None, None, f"cannot be read: {error}"
     return folder.name, kind, now.num_ended, now.num_trials, now.counts["failed"], now.best_score, now.state

@@ -183,8 +183,7 @@ class TrialQueue:
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(request)
-        alone = needs.alone or request.group is not None
-        return max(needs.num_cpus, self._plan.cluster.capacity) if alone else needs.num_cpus
+        return max(needs.num_cpus, self._plan.cluster.capacity) if request.group is not None else needs.num_cpus
 
     # --- how long trials take ----------------------------------------------------------------------------------
 

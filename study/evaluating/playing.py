@@ -208,7 +208,7 @@ def _scene(experiment: "Experiment", spec: StudySpec) -> "Iterator[Scene]":
         return
     hide_display()
     try:
-        env = drawing_environment(experiment.config, DRAWS, agent=spec.evaluation.agent)
+        env = drawing_environment(experiment.config, DRAWS)
     except Exception as error:
         rule = f"'{spec.environment.id}' must take render_mode={DRAWS!r} in its env_config"
         got = f"{type(error).__name__}: {one_line(str(error), 200)}"

@@ -213,7 +213,7 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
     model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
     network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
     network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
-    network |= {"vf_share_layers": model.vf_share_layers}
+    network |= {"vf_share_layers": model.vf_share_layers, **({"free_log_std": True} if model.free_log_std else {})}
     learning: dict[str, Any] = {"num_learners": resources.num_learners}
     if resources.num_learners:
         learning["num_cpus_per_learner"] = resources.num_cpus_per_learner

@@ -58,8 +58,6 @@ class OwnProcesses:
     too."""
     trial: Mapping[str, tuple[int, ...]]
     """Machine, by `machine_key` -> processes of the trial."""
-    alone: bool = False
-    """Whether other work in this Ray is foreign too; else it has CPUs of its own, of which Ray keeps account."""
 
 
 class ProcessTimes(NamedTuple):
@@ -217,9 +215,8 @@ def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
 
 def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:
     """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
-    trial = set(ours.trial.get(machine, ()))
     waiting = [pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())]
-    waiting += trial
+    waiting += ours.trial.get(machine, ())
     if ours.driver is not None and ours.driver[0] == machine:
         waiting.append(ours.driver[1])
     children: defaultdict[int, list[int]] = defaultdict(list)
@@ -228,19 +225,10 @@ def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: s
     found: set[int] = set()
     while waiting:
         pid = waiting.pop()
-        if pid not in found and not (ours.alone and pid not in trial and _works_for_another(seen, pid)):
+        if pid not in found:
             found.add(pid)
             waiting += children[pid]
     return found
-
-
-def _works_for_another(seen: Mapping[int, Mapping[str, Any]], pid: int) -> bool:
-    """Return whether a process is a worker of Ray that is not idle; Ray writes into its title what it does."""
-    if pid not in seen:
-        return False
-    parent, title = seen.get(seen[pid]["ppid"] or 0), " ".join(seen[pid]["cmdline"] or ())
-    of_ray = parent is not None and parent["name"] == "raylet"
-    return of_ray and title.startswith("ray::") and not title.startswith("ray::IDLE")
 
 
 def read_pressure_s() -> float | None:

@@ -136,7 +136,7 @@ def _iteration_seconds(spec: StudySpec, num_env_runners: int, cluster: ClusterSh
     num_processes = num_sampling_processes(spec, num_env_runners, execution)
     step = _SAMPLING[spec.runner_in_use]
     own_s = _ACROBOT_S if cluster.speeds is None else cluster.speeds.step_s
-    step_s = step.row_s - _ACROBOT_S + own_s + forward_s + spec.environment.step_cpu_ms / 1e3
+    step_s = step.row_s - _ACROBOT_S + own_s + forward_s
     # RLlib's own runners step their lanes each by itself, also those that share a process.
     callers = num_env_runners if spec.runner_in_use == "stock" else num_processes
     sampling = batch * (step_s + step.call_s * callers / lanes) / min(num_processes, cluster.capacity)

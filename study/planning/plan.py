@@ -90,11 +90,6 @@ class TrialNeeds(TrialKind):
         """Guess of one trial's duration."""
         return sum(self.guess) / 3600
 
-    @property
-    def alone(self) -> bool:
-        """Whether its trials take the whole cluster while they run."""
-        return self.spec.exclusive and self.execution == "real"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -145,8 +140,8 @@ class Plan:
 
 def hours_of(kinds: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
     """Return a guess of how long all trials take, as many at a time as have cores."""
-    held = ((each, cluster.capacity if each.alone else min(each.num_cpus, cluster.capacity)) for each in kinds)
-    return sum(cpus * each.hours * each.num_trials for each, cpus in held) / cluster.capacity
+    capacity = cluster.capacity
+    return sum(min(each.num_cpus, capacity) * each.hours * each.num_trials for each in kinds) / capacity
 
 
 def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:

@@ -1,9 +1,9 @@
 """What a space is made of: closed models that report broken rules, and what it may say about one parameter. Pure."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -12,15 +12,16 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    JsonValue,
     Tag,
-    create_model,
-    model_serializer,
+    WithJsonSchema,
     model_validator,
 )
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
+from typing_extensions import TypedDict
 
-from study.space.parameters import MAX_WHOLE, NAMES, RULES, SCALE, Parameter, Value, attribute
+from study.space.parameters import MAX_WHOLE, NAMES, SCALE, Parameter, Value
 
 
 def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
@@ -32,6 +33,14 @@ class Model(BaseModel):
     """A closed, frozen, strictly typed piece of a space file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def mapping_of(name: str, types: Mapping[str, Any]) -> Any:
+    """Return the type of a mapping, a plain dict, closed and strict as a `Model`: key -> type of its value."""
+    make: Any = TypedDict
+    kind = make(name, dict(types))
+    kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return kind
 
 
 class Section(Model):
@@ -70,15 +79,7 @@ Distinct = AfterValidator(_distinct)
 """For lists that name nothing twice."""
 
 
-def _finite(content: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(content, allow_nan=False)
-    except ValueError as error:
-        raise broken(rule="must hold finite numbers", got=str(content), fix="Write finite numbers.") from error
-    return content
-
-
-Arguments = Annotated[dict[str, Any], AfterValidator(_finite)]
+Arguments = dict[str, JsonValue]
 """Arguments of somebody else's function. What a trial is sent is JSON, without infinity and NaN."""
 
 
@@ -148,17 +149,19 @@ def _doubled(low: int, high: int) -> Iterable[int]:
     yield high
 
 
-def checked(parameter: Parameter, value: Value) -> Value:
+def checked(parameter: Parameter, value: Any) -> Value:
     """Return a value as one of the parameter's kind, within its bounds.
 
     Raises:
         PydanticCustomError: It is none.
     """
-    value = _as_whole(value) if parameter.kind is int else float(value)
-    if not isinstance(value, parameter.kind) or not parameter.allows(value):
+    number = _as_whole(value)
+    if parameter.kind is float and type(number) is int:
+        number = float(number)
+    if type(number) is not parameter.kind or not parameter.allows(number):
         kind = "a whole number" if parameter.kind is int else "a number"
         raise broken(rule=f"must be {kind} {parameter.bounds}", got=str(value), fix="Change the value.")
-    return value
+    return number
 
 
 def _form(value: Any) -> str:
@@ -199,39 +202,24 @@ def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
             Range(low=low, high=high, log=given.log) if sampled else Choices(choices=[*_doubled(int(low), int(high))])
         )
 
-    return Annotated[_Written, AfterValidator(check)]
+    return Annotated[_Written, AfterValidator(check), Field(description=parameter.meaning)]
 
 
-class Domains(Model):
-    """Parameter -> what a space says about it; what it does not say is not written."""
-
-    @model_serializer(mode="wrap")
-    def _said(self, write: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        return {name: domain for name, domain in write(self).items() if domain is not None}
-
-
-def _field(parameter: Parameter) -> Any:
-    required = parameter.default is None and parameter.name not in RULES and not parameter.optional
-    alias = parameter.name if attribute(parameter.name) != parameter.name else None
-    return Field(... if required else parameter.default, description=parameter.meaning, alias=alias)
-
-
-ParametersSpec: type[Model] = create_model(
+ParametersSpec = mapping_of(
     "ParametersSpec",
-    __base__=Domains,
-    __doc__="Each parameter is a value (fixed), a list (choices), or {low, high, log} (a range).",
-    **{
-        attribute(name): (domain_of(parameter, sampled=name != SCALE), _field(parameter))
+    {
+        name: (Required if name == SCALE else NotRequired)[domain_of(parameter, sampled=name != SCALE)]
         for name, parameter in NAMES.items()
     },
-)  # type: ignore[call-overload]
-
-
-def _of_kinds(given: dict[str, Value]) -> dict[str, Value]:
-    """Return a setting with each number of its parameter's kind; what is no such number, `rules` refuse."""
-    kinds = {name: NAMES[name].kind for name in given if name in NAMES}
-    return {name: float(value) if kinds.get(name) is float else _as_whole(value) for name, value in given.items()}
-
-
-Values = Annotated[dict[str, Value], AfterValidator(_of_kinds)]
+)
+"""Parameter or rule -> a value (fixed), a list (choices), or {low, high, log} (a range); what a space says."""
+Values = mapping_of(
+    "Values",
+    {
+        name: NotRequired[
+            Annotated[Any, AfterValidator(partial(checked, parameter)), WithJsonSchema({"type": "number"})]
+        ]
+        for name, parameter in NAMES.items()
+    },
+)
 """Parameter or rule -> one value."""

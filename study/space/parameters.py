@@ -292,7 +292,7 @@ class Algorithm:
     Attributes:
         name: RLlib's.
         parameters: Names of `PARAMETERS` that a space may give.
-        defaults: Values where a space says nothing, as far as they differ from those of `PARAMETERS`.
+        defaults: Values where a space says nothing.
         given: Parameters and rules that the algorithm is defined by; a space does not give them.
     """
 
@@ -321,7 +321,11 @@ def _algorithm(name: str, **given: Value) -> Algorithm:
     return Algorithm(
         name=name,
         parameters=tuple(each.name for each in _ALL if name in each.algorithms),
-        defaults={each.name: each.defaults[name] for each in _ALL if name in each.defaults},
+        defaults={
+            each.name: each.defaults.get(name, each.default)
+            for each in _ALL
+            if name in each.algorithms and each.default is not None
+        },
         given=given,
     )
 

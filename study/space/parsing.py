@@ -13,9 +13,11 @@ from pydantic import BaseModel, ValidationError
 from study.errors import Fault, SpaceError
 from study.space.domains import Range, inner_model
 from study.space.faults import ALIKE, explained, fault, meant_by, unknown
-from study.space.parameters import ALGORITHMS, SCALE
+from study.space.parameters import ALGORITHMS, NAMES, SCALE
+from study.space.published import with_published
 from study.space.rules import ASKED, COMMON, SEARCH, Rule
 from study.space.script import ScriptFacts
+from study.space.sections import AXES
 from study.space.space_file import MAX_FAULTS, Source
 from study.space.spec import StudySpec
 from study.space.throughput import cells
@@ -24,7 +26,7 @@ RULES: dict[str, tuple[Rule, ...]] = {"search": SEARCH, "throughput": (*COMMON, 
 """Kind of study -> its rules between sections."""
 _SCORING = ("environment.floor", "environment.reference", "environment.target")
 """Returns that give a score its meaning."""
-_FORMS = frozenset({"value", "choices", "range", "list", "int", "float"})
+_FORMS = frozenset({"value", "choices", "range", "list", "dict", "int", "float"})
 """Parts of a pydantic location that name a form of a value, not a key."""
 
 
@@ -39,9 +41,10 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
     Raises:
         SpaceError: With every fault found.
     """
-    faults, reported = [], set() if scored else {*_SCORING}
+    content, faults = with_published(source.content)
+    source, reported = replace(source, content=content), set() if scored else {*_SCORING}
     if "script" in source.lines:
-        faults = [fault("script", "is found in the script, and not written", "", "Remove it; `config` names it.")]
+        faults.append(fault("script", "is found in the script, and not written", "", "Remove it; `config` names it."))
     spec: StudySpec | None = None
     try:
         spec = StudySpec.model_validate(source.content)
@@ -107,22 +110,24 @@ def _faults_of(error: ValidationError, source: Source) -> tuple[list[Fault], set
 
 def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
     """Return the keys that a section of a space may have; of parameters those of its algorithm."""
-    if section == "parameters":
+    if section == "holdup.published" or section.endswith("parameters"):
         return list(ALGORITHMS.get(str(content.get("algorithm")), ALGORITHMS["PPO"]).names)
-    place = re.sub(r"^(search\.baselines|throughput\.grids)\.[^.]*", r"\1", section)  # an index, or the person's name
+    if re.fullmatch(r"throughput\.grids\.[^.]*", section):
+        return [*AXES]
+    place = re.sub(r"\.\d+", "", section)  # an index
     return [each.rpartition(".")[2] for each in PLACES if each.rpartition(".")[0] == place] or _RANGE
 
 
 def _places(model: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield the place of every key, those of a section before those of the sections in it."""
-    fields = {f"{prefix}{info.alias or name}": inner_model(info) for name, info in model.model_fields.items()}
+    fields = {f"{prefix}{name}": inner_model(info) for name, info in model.model_fields.items()}
     yield from fields
     for place, inner in fields.items():
         if inner is not None and inner is not ScriptFacts:  # which nobody writes
             yield from _places(inner, f"{place}.")
 
 
-PLACES = list(_places(StudySpec, ""))
+PLACES = [*_places(StudySpec, ""), *(f"parameters.{name}" for name in NAMES)]
 """Of every key of a space; items of lists and mappings have no part of their own."""
 _RANGE = [*Range.model_fields, "choices"]
 _PLACES = {place.rpartition(".")[2]: place for place in reversed(PLACES)}

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from study.space.domains import inner_model
 from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
-from study.space.sections import AXES, GridSpec, SeedsSpec
+from study.space.sections import SeedsSpec
 from study.space.spec import StudySpec
 
 
@@ -20,7 +20,7 @@ def json_schema() -> str:
     content = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Space of a scaling study",
-        **StudySpec.model_json_schema(by_alias=True),
+        **StudySpec.model_json_schema(),
     }
     return json.dumps(content, indent=2) + "\n"
 
@@ -51,18 +51,13 @@ def _defaults(parameter: Parameter) -> str:
 def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None) -> Iterator[str]:
     """Yield a row for each field; `section` is what stands where a space leaves the whole section out."""
     for name, info in model.model_fields.items():
-        place, inner = f"{prefix}{info.alias or name}", inner_model(info)
+        place, inner = f"{prefix}{name}", inner_model(info)
         default = _default(info) if section is None else _shown(getattr(section, name))
         meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
         if inner is ScriptFacts:
             continue  # nobody writes it
-        if place == "parameters":
-            yield f"| `{place}` | required | {meaning} See the next table. |"
-        elif inner is SeedsSpec:
+        if inner is SeedsSpec:
             yield f"| `{place}` | {_code(info.default.model_dump())} | {meaning} |"
-        elif inner is GridSpec:
-            yield f"| `{place}` | {default} | {meaning} |"
-            yield f"| `{place}.<name>.<axis>` | none | Axes: {', '.join(f'`{axis}`' for axis in AXES)}. |"
         elif inner is not None:
             items = "[]" if get_origin(info.annotation) is list else ""
             yield f"| `{place}` | {default if items or info.default is None else ''} | {meaning} |"

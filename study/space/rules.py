@@ -5,36 +5,28 @@ Most are a row of one of three tables, a condition and a message. A rule that ne
 runs them.
 """
 
-import ast
 import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
-
-from pydantic_core import PydanticCustomError
 
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, checked, contains, largest, smallest, values
-from study.space.faults import as_yaml, fault, unknown
+from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
+from study.space.faults import as_yaml, fault
 from study.space.parameters import (
     CLIP_END_FRACTION,
     END_FRACTION,
     FRAGMENT,
     MAX_TRIALS,
     NAMES,
-    PARAMETERS,
     REPLACED,
     RULES,
     SCALE,
     Value,
-    attribute,
 )
-from study.space.sections import MAX_LEVELS, TRAINING_LEVELS, EnvironmentSpec, is_procgen
-from study.space.settings import batch_domain, batch_unit, minibatch_bounds
+from study.space.sections import EnvironmentSpec, has_levels, is_procgen
+from study.space.settings import batch_domain, batch_unit, beyond_space, minibatch_bounds, overlay
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -64,8 +56,6 @@ LEFT_OUT: tuple[Row, ...] = (
     ("learner", lambda s: s.traits.asynchronous and s.learner == "fused",
      "has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
     ("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}", "Set execution: real."),
-    ("exclusive", lambda s: s.execution == "emulated", "protects a clock, and emulated trials have none",
-     "Remove it, or set execution: real."),
     ("environment.action_repeat environment.frame_stack", lambda s: s.environment.backend == "envpool",
      "needs backend: gymnasium", "Remove it; EnvPool's Atari has frame_skip and stack_num as arguments."),
     ("parameters.normalize_rewards", lambda s: s.most_learners > 1,
@@ -73,10 +63,6 @@ LEFT_OUT: tuple[Row, ...] = (
     ("config_kwargs config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
     ("config", lambda s: s.script is None, "the script must be read first",
      "Start the study by the command, or by study.load_space."),
-    ("evaluation.agent", lambda s: not (s.script and s.script.is_multi_agent), "needs a script with several agents",
-     _REMOVE),
-    ("evaluation.agent", lambda s: s.script and s.script.acting and s.evaluation.agent not in s.script.acting,
-     "must be one of {s.script.acting}", "Name one, or remove it for the sum over all."),
     (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
      "Remove it, and say it in the script."),
     (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.traits.is_on_policy,
@@ -120,6 +106,9 @@ MUST: tuple[Row, ...] = (
      "Set floor to what a policy gets that learnt nothing, and reference to what a good one gets."),
     ("environment.target", lambda s: not _above(s.environment.floor, s.environment.target),
      "must be above the floor, {s.environment.floor}", "Set target to a return worth reaching."),
+    *((f"{section}.kwargs", lambda s, of=section: not has_levels(s.environment.id, getattr(s, of).kwargs),
+       "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000",
+       "Change the value.") for section in ("environment", "evaluation")),
     ("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",
      "Procgen needs backend: envpool", _REMOVE),
     ("environment.backend", lambda s: s.runner == "stock" and s.environment.backend == "envpool",
@@ -167,8 +156,11 @@ def tables(s: StudySpec) -> Faults:
         for places, when, rule, fix in table:
             for where in places.split() if when(s) else ():
                 *above, name = where.split(".")
-                section = functools.reduce(getattr, above, s)
-                value, default = getattr(section, name), type(section).model_fields[name].get_default()
+                if above == ["parameters"]:
+                    value, default = s.domain(name), NAMES[name].default
+                else:
+                    section = functools.reduce(getattr, above, s)
+                    value, default = getattr(section, name), type(section).model_fields[name].get_default()
                 if table is MUST or (value != default if table is LEFT_OUT else value is None):
                     plain = isinstance(value, (str, int, float, list, tuple))
                     yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix)
@@ -193,68 +185,6 @@ def of_algorithm(s: StudySpec) -> Faults:
             if rule in names and parameter in names:
                 must = f"takes the place of {parameter}, so that only one may be given"
                 yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
-
-
-def procgen_levels(s: StudySpec) -> Faults:
-    """Yield the arguments of a Procgen game that EnvPool would take for something else."""
-    sections = {"environment": s.environment.kwargs, "evaluation": s.evaluation.kwargs}
-    for section, kwargs in sections.items() if is_procgen(s.environment.id) else ():
-        if (mode := kwargs.get("distribution_mode", "easy")) not in TRAINING_LEVELS:
-            yield fault(f"{section}.kwargs.distribution_mode", "must be easy or hard", mode, "Change the value.")
-        for name in ("num_levels", "start_level"):
-            if type(value := kwargs.get(name, 0)) is not int or not 0 <= value <= MAX_LEVELS:
-                rule = f"must be a whole number from 0 to {MAX_LEVELS}"
-                yield fault(f"{section}.kwargs.{name}", rule, value, "Change the value.")
-
-
-_OURS = (
-    *(attribute(name) for name, parameter in PARAMETERS.items() if parameter.is_argument),
-    *("env", "env_config", "observation_space", "action_space", "num_env_runners", "num_envs_per_env_runner"),
-    *("num_cpus_per_env_runner", "num_gpus_per_env_runner", "custom_resources_per_env_runner", "env_runner_cls"),
-    *("rollout_fragment_length", "gym_env_vectorize_mode", "sample_timeout_s", "learner_class", "num_learners"),
-    *("num_cpus_per_learner", "num_gpus_per_learner", "custom_resources_per_learner", "train_batch_size"),
-    *("train_batch_size_per_learner", "minibatch_size", "use_kl_loss", "model", "model_config", "seed"),
-    *("num_cpus_for_main_process", "placement_strategy", "algorithm_config_overrides_per_module"),
-    *(
-        "learner_config_dict",
-        "clip_rewards",
-        "observation_filter",
-        "compress_observations",
-    ),  # which RLlib's new API stack ignores
-)
-"""What `rllib:` may not set: the recorded spec could disagree with what ran."""
-
-
-_RLLIB = ("algorithm_config.py", "ppo/ppo.py", "impala/impala.py", "appo/appo.py")
-"""Files of Ray's that say which methods RLlib's configurations have: to read them takes a moment, to import seconds."""
-
-
-@functools.cache
-def _rllib_methods() -> dict[str, set[str]]:
-    """Return method of RLlib's configurations -> its arguments; empty where Ray lies elsewhere."""
-    ray, found = find_spec("ray"), dict[str, set[str]]()
-    folder = Path(ray.origin or "" if ray else "").parent / "rllib" / "algorithms"
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for name in _RLLIB if (file := folder / name).is_file()]
-    classes = [each for tree in trees for each in tree.body if isinstance(each, ast.ClassDef)]
-    for method in (each for found_in in classes if found_in.name.endswith("Config") for each in found_in.body):
-        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_"):
-            arguments = (argument.arg for argument in (*method.args.args, *method.args.kwonlyargs))
-            found.setdefault(method.name, set()).update({*arguments} - {"self"})
-    return found
-
-
-def of_rllib(s: StudySpec) -> Faults:
-    """Yield the options of `rllib:` that RLlib has not, or that the study sets itself."""
-    methods = _rllib_methods() if s.rllib else {}
-    for method, arguments in s.rllib.items() if methods else ():
-        if method not in methods:
-            yield unknown(f"rllib.{method}", sorted(methods))
-        for name in arguments if method in methods else ():
-            place, fix = f"rllib.{method}.{name}", "Remove it, and use the keys of the space."
-            if name in _OURS:
-                yield fault(place, "cannot be set: the study sets it itself", "", fix)
-            elif name not in methods[method]:
-                yield unknown(place, sorted(methods[method]))
 
 
 def of_script(s: StudySpec) -> Faults:
@@ -367,37 +297,34 @@ def baselines(s: StudySpec) -> Faults:
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
     for index, baseline in enumerate(s.search.baselines):
         place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        wrong = [*_wrong_values(s, place, given)]
+        free = beyond_space(s, given) is not None
+        wrong = [*_wrong_values(s, place, given, free=free)]
         yield from wrong
         if not wrong:  # a space with these values must have batches that run
-            own: Any = s.parameters
-            fixed = own.model_copy(update={attribute(name): value for name, value in given.items()})
-            for each in batches(s.model_copy(update={"parameters": fixed})):
+            for each in batches(s.model_copy(update={"parameters": overlay(s.parameters, given)})):
                 if (name := each.where.rpartition(".")[2]) in given:
                     yield replace(each, where=f"{place}.{name}")
     if s.holdup is not None:
-        yield from _wrong_values(s, "holdup.published", s.holdup.published)
+        yield from _wrong_values(s, "holdup.published", s.holdup.published, free=True)
 
 
-def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value]) -> Faults:
-    """Yield the values of a named setting that a parameter may not have; of a baseline those outside the space too."""
-    is_published, replaced = place == "holdup.published", [REPLACED.get(rule) for rule in s.rules]
+def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value], *, free: bool) -> Faults:
+    """Yield the values of a named setting that a parameter may not have; unless it is `free`, those outside the space.
+
+    A baseline that gives every tuned parameter a value is free: the sampler has no part in it.
+    """
+    replaced = [REPLACED.get(rule) for rule in s.rules]
     for name, value in given.items():
         where = f"{place}.{name}"
-        if name not in NAMES:
-            yield unknown(where, s.traits.names)
-            continue
-        try:
-            checked(NAMES[name], value)
-        except PydanticCustomError as error:
-            yield fault(where, **(error.context or {}))
-            continue
-        if is_published and (name == SCALE or name not in s.traits.names):
+        if name not in s.traits.names or (name == SCALE and place == "holdup.published"):
             yield fault(where, "no such parameter here", "", _REMOVE)
-        elif not is_published and (name in replaced or name not in {*s.parameter_names, *s.rules}):
-            yield fault(where, "is not varied here", "", f"Use one of: {', '.join([SCALE, *s.tuned])}.")
-        elif not is_published and not contains(s.domain(name), value):
-            fix = f"Widen parameters.{name} or change the baseline."
+        elif free and name != SCALE:
+            continue
+        elif name in replaced or name not in {*s.parameter_names, *s.rules}:
+            fix = f"Use one of: {', '.join([SCALE, *s.tuned])}; or give each of them a value."
+            yield fault(where, "is not varied here", "", fix)
+        elif not contains(s.domain(name), value):
+            fix = f"Widen parameters.{name}, change the baseline, or give a value to each of {', '.join(s.tuned)}."
             yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
 
 
@@ -446,7 +373,7 @@ def worth_starting(s: StudySpec) -> Faults:
         yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
 
 
-COMMON: tuple[Rule, ...] = (tables, of_algorithm, procgen_levels, of_rllib, of_script)
+COMMON: tuple[Rule, ...] = (tables, of_algorithm, of_script)
 """For every kind of study."""
 SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines, holdup_seeds)
 ASKED: tuple[Rule, ...] = (worth_starting,)

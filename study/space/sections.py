@@ -8,11 +8,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Field, create_model, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from study.space.domains import Arguments, Distinct, Domains, Section, Values, Whole, broken, domain_of, values
+from study.space.domains import Arguments, Distinct, Section, Values, Whole, broken, domain_of, mapping_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
 
 Sampler = Literal["tpe", "random", "grid"]
@@ -33,13 +33,20 @@ PREFIX = "procgen:"
 TRAINING_LEVELS = {"easy": 200, "hard": 500}
 NUM_TEST_LEVELS = 100_000
 """Levels to be tested on, which follow those of training; the paper tests on all there are."""
-MAX_LEVELS = 10**9
-"""Of `num_levels` and of `start_level`: with the levels to be tested on, their sum stays within 32 bits."""
 
 
 def is_procgen(env_id: str) -> bool:
     """Return whether an id names a Procgen game: `procgen:coinrun`."""
     return env_id.startswith(PREFIX)
+
+
+def has_levels(env_id: str, kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the arguments of a Procgen game name levels that there are; their sums stay within 32 bits."""
+    if not is_procgen(env_id):
+        return True
+    numbers = [kwargs.get(name, 0) for name in ("num_levels", "start_level")]
+    known = kwargs.get("distribution_mode", "easy") in TRAINING_LEVELS
+    return known and all(type(number) is int and 0 <= number <= 10**9 for number in numbers)
 
 
 def task_of(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -80,9 +87,6 @@ which is tried before the first trial."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""
-    step_cpu_ms: float = Field(0.0, ge=0)
-    """Every training step of an environment computes for so many milliseconds more, as a heavy simulator does; not in \
-evaluation, and not when emulated."""
     action_repeat: Whole = Field(1, ge=1)
     """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
     frame_stack: Whole = Field(1, ge=1, le=64)
@@ -117,6 +121,8 @@ class NetworkSpec(Section):
     """Units of each hidden layer; the plan reckons with the memory that they take."""
     fcnet_activation: Literal["tanh", "relu", "silu"] = "tanh"
     """Activation of the hidden layers."""
+    free_log_std: bool = False
+    """Whether the standard deviations of continuous actions are parameters of their own, not of the observation."""
     vf_share_layers: bool = False
     """Whether policy and value function share the hidden layers; for images the convolutions."""
     conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
@@ -141,10 +147,16 @@ class BudgetSpec(Section):
 class BaselineSpec(Section):
     """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
 
+    model_config = ConfigDict(json_schema_extra={"required": []})
+
+    published: str | None = None
+    """Source of a published setting of the environment, `rl_zoo3`, `cleanrl` or `slm_lab`, which gives name and \
+parameters; `parameters` may change some. Its batch stays as published in any number of environments."""
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
-    parameters: Values = Field(min_length=1)
-    """Values of tuned parameters. Without `num_env_runners` the baseline is run at every scale."""
+    parameters: Values
+    """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
+parameter a value may leave the space; the sampler then does not learn from it."""
 
 
 class SearchSpec(Section):
@@ -181,8 +193,6 @@ class EvaluationSpec(Section):
     kwargs: Arguments = Field({})
     """Arguments of the environment's constructor that differ in evaluation. Procgen is evaluated on 100,000 levels \
 that follow those of training, where nothing else is said."""
-    agent: str | None = Field(None, min_length=1)
-    """Agent of a script with several whose return counts; without it their sum does."""
 
 
 def _share(gpus: float) -> float:
@@ -271,8 +281,9 @@ class HoldUpSpec(Section):
     baselines: Annotated[list[Baseline], Distinct] = Field(["rllib_defaults", "naive_growth"])
     """`rllib_defaults`: PPO as RLlib ships it; `naive_growth`: the same with the batch grown with the runners; \
 `published`: `published` below. The best small-scale setting, unchanged and scaled by rules, always takes part."""
-    published: Values = Field({})
-    """Parameters of a published setting; the rest is as RLlib ships it."""
+    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})
+    """A published setting: its source, `rl_zoo3`, `cleanrl` or `slm_lab`, or its parameters; the rest is as RLlib \
+ships it. Its batch stays as published in any number of environments."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)
     """Batch per runner of `naive_growth`."""
     tune_seeds: SeedsSpec = SeedsSpec(first=1, count=8)
@@ -305,15 +316,10 @@ AXES = {
 }
 """What a grid can vary: what an iteration's time depends on, in the order of the tables."""
 
-GridSpec: type[Domains] = create_model(
-    "GridSpec",
-    __base__=Domains,
-    __doc__="A cross product: each axis is a value, a list or a range that stands for one; else as `parameters`.",
-    **{
-        name: (domain_of(parameter, sampled=False), Field(None, description=parameter.meaning))
-        for name, parameter in AXES.items()
-    },
-)  # type: ignore[call-overload]
+GridSpec = mapping_of(
+    "GridSpec", {name: NotRequired[domain_of(parameter, sampled=False)] for name, parameter in AXES.items()}
+)
+"""A cross product: axis -> a value, a list, or a range that stands for one."""
 
 
 class ThroughputSpec(Section):
@@ -325,13 +331,13 @@ class ThroughputSpec(Section):
     """Each runs every cell once, cells in random order (those of equal runners one after another), and the base cell \
 at its beginning and at its end. The number of the block is the seed of its trials."""
     grids: dict[str, GridSpec] = Field(min_length=1)  # type: ignore[valid-type]
-    """Name -> what is varied around the base cell (`parameters`). A cell of several grids runs once a block."""
+    """Name -> what is varied around the base cell (`parameters`): `num_env_runners`, `num_envs_per_env_runner`, \
+`train_batch_size`, `steps_per_env_runner`, `minibatch_size`, `num_minibatches`, `num_epochs`, `num_learners`. A cell \
+of several grids runs once a block."""
 
     def axes(self) -> dict[str, dict[str, list[int]]]:
         """Return grid -> axis -> its values, of those that the grid varies."""
-        found: dict[str, dict[str, list[int]]] = {}
-        for name, grid in self.grids.items():
-            said = {axis: getattr(grid, axis) for axis in AXES}
-            given = {axis: domain for axis, domain in said.items() if domain is not None}
-            found[name] = {axis: [int(value) for value in values(domain)] for axis, domain in given.items()}
-        return found
+        return {
+            name: {axis: [int(value) for value in values(domain)] for axis, domain in grid.items()}  # type: ignore[attr-defined]
+            for name, grid in self.grids.items()
+        }

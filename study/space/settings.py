@@ -13,17 +13,33 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from study.space.domains import Choices, Domain, Range, bounds
+from study.space.domains import Choices, Domain, Range, bounds, contains
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
 
+PARTNERS: Mapping[str, str] = {**REPLACED, **{parameter: rule for rule, parameter in REPLACED.items()}}
+"""Rule -> the parameter that it stands in for, and the other way round: a setting has one of the two."""
+
 
 def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
     """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
-    partners = {**REPLACED, **{parameter: rule for rule, parameter in REPLACED.items()}}
-    gone = {partners.get(name) for name in changes}
+    gone = {PARTNERS.get(name) for name in changes}
     return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
+
+
+def beyond_space(spec: StudySpec, given: Mapping[str, Value]) -> dict[str, Value] | None:
+    """Return the complete setting of a baseline that the sampler could not have proposed; None of any other.
+
+    It gives every tuned parameter a value, or its partner among the rules, and one of its values the space rules out.
+    Its learning rate is that which runs.
+    """
+    values = {name: value for name, value in given.items() if name != SCALE}
+    left_open = overlay(dict.fromkeys(spec.tuned, 0), values).keys() - values.keys()
+    known = {**spec.fixed, **spec.tuned}
+    inside = all(name in known and contains(known[name], value) for name, value in values.items())
+    fixed = {name: value for name, value in spec.fixed.items() if name != "lr_scaling_exponent" or "lr" not in values}
+    return None if left_open or inside else overlay(fixed, values)
 
 
 def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:

@@ -21,8 +21,6 @@ from ruamel.yaml.reader import ReaderError
 from study.errors import Fault, SpaceError
 from study.space.parameters import MAX_WHOLE
 
-Place = tuple[str | int, ...]
-
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
 MAX_BYTES = 64_000
 """No space needs more: shipped ones have 2,000."""
@@ -47,11 +45,9 @@ class Source:
 
     def line_of(self, place: str) -> int | None:
         """Return the line of `place`, or of the nearest key that holds it."""
-        parts = place.split(".")
-        for end in range(len(parts), 0, -1):
-            if (line := self.lines.get(".".join(parts[:end]))) is not None:
-                return line or None
-        return None
+        while place and place not in self.lines:
+            place = place.rpartition(".")[0]
+        return self.lines.get(place) or None
 
     def without(self, places: Iterable[str]) -> dict[str, Any]:
         """Return a copy of the content without the keys at `places`; a faulty item takes its whole list along."""
@@ -78,19 +74,11 @@ def find_space(path: str | Path, *, place: str = "--space") -> Path:
         SpaceError: There is none; names the nearest.
     """
     given = Path(path)
-    named = given if given.name else Path("nothing")  # the folder `.` has no name
-    names = [named] if named.suffix == ".yaml" else [named, named.with_name(f"{named.name}.yaml")]
-    is_folder = False
-    with contextlib.suppress(OSError, ValueError):  # such as a name that is too long
-        places = [folder / name for name in names for folder in (Path(), Path("search_spaces"), SHIPPED)]
-        if (found := next((candidate for candidate in places if candidate.is_file()), None)) is not None:
-            return found
-        is_folder = given.is_dir()
-    if is_folder:
-        fix = "Name a file in it."
-        if (own := given / "space.yaml").is_file():
-            fix = f"Of that study it is {own}; with --name {given.name} --resume the study goes on."
-        raise SpaceError.of(str(path), where=place, rule="must be a file", got=f"the folder '{path}'", fix=fix)
+    for name in (str(path), f"{path}.yaml"):
+        for folder in (Path(), Path("search_spaces"), SHIPPED):
+            with contextlib.suppress(OSError, ValueError):  # such as a name that is too long
+                if (folder / name).is_file():
+                    return folder / name
     shipped = sorted(file.name for file in SHIPPED.glob("*.yaml"))
     near = difflib.get_close_matches(f"{given.stem}.yaml", shipped, n=1)
     fix = f"Did you mean '{near[0]}'?" if near else f"Give a path, or one of: {', '.join(shipped)}."
@@ -109,9 +97,8 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
             raw = stream.read(MAX_BYTES + 1)
         text = raw.decode("utf-8-sig")
     except OSError as error:
-        raise SpaceError.of(
-            str(file), where="file", rule=f"cannot be read ({error.strerror})", fix="Check its permissions."
-        ) from error
+        rule = f"cannot be read ({error.strerror})"
+        raise SpaceError.of(str(file), where="file", rule=rule, fix="Check its permissions.") from error
     except UnicodeDecodeError as error:
         line, fix = raw.count(b"\n", 0, error.start) + 1, "Save it as UTF-8 in your editor."
         raise SpaceError.of(str(file), where="file", rule="must be UTF-8 text", fix=fix, line=line) from error
@@ -131,34 +118,31 @@ def read_text(text: str, *, name: str) -> Source:
     loader.max_depth = MAX_DEPTH
     try:
         tree = loader.compose(io.StringIO(text))
-    except MarkedYAMLError as error:
-        # What is never closed is noticed at the end, and to be mended where it begins.
-        unclosed = "quoted scalar" in str(error.context) or "flow" in str(error.context)
-        mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+    except Exception as error:  # a malformed document makes the code of ruamel stumble in many ways
         fix = "Look there, and in the line before: a space behind each colon, spaces in front of keys, quotes around "
-        fix += "text with : or @, brackets in pairs."
-        rule = f"must be YAML ({_printable(error.problem or str(error))})"
-        raise SpaceError.of(name, where="file", rule=rule, fix=fix, line=mark.line + 1 if mark else None) from error
-    except ReaderError as error:
-        rule, line = "must be YAML without special characters", text.count("\n", 0, error.position) + 1
-        raise SpaceError.of(name, where="file", rule=rule, fix="Remove it.", line=line) from error
-    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # Where a malformed document makes the code of ruamel stumble.
-        raise SpaceError.of(
-            name, where="file", rule=f"must be YAML ({_printable(str(error))})", fix="Write plain YAML."
-        ) from error
+        fix += "text with : or @, brackets in pairs, no control characters."
+        problem = _printable(getattr(error, "problem", None) or str(error))
+        line = _line_of(error, text)
+        raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
     reader = _Reader(loader.constructor)
-    content = reader.value(tree, ()) if isinstance(tree, MappingNode) else None
+    content = reader.value(tree, "") if isinstance(tree, MappingNode) else None
     if reader.faults:
         raise SpaceError(name, reader.faults[:MAX_FAULTS])
     if content is None:
-        raise SpaceError.of(
-            name,
-            where="file",
-            rule="must be a mapping of keys to values",
-            fix="Write keys such as environment: and so on.",
-        )
+        fix = "Write keys such as environment: and so on."
+        raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", fix=fix)
     return Source(name=name, content=content, lines=reader.lines)
+
+
+def _line_of(error: Exception, text: str) -> int | None:
+    if isinstance(error, ReaderError):
+        return text.count("\n", 0, error.position) + 1
+    if not isinstance(error, MarkedYAMLError):
+        return None
+    # What is never closed is noticed at the end, and to be mended where it begins.
+    unclosed = "quoted scalar" in str(error.context) or "flow" in str(error.context)
+    mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+    return mark.line + 1 if mark else None
 
 
 def written(content: Mapping[str, Any], *, header: str = "") -> str:
@@ -182,58 +166,60 @@ class _Reader:
         self.faults: list[Fault] = []
         self._constructor = constructor
 
-    def value(self, node: Node, place: Place) -> Any:
+    def value(self, node: Node, place: str) -> Any:
         """Return a node as plain Python values; None where it is refused."""
         if node.anchor is not None:  # aliases can expand without end
-            self._refuse(place, rule="anchors and aliases are not allowed", fix="Write the value again.")
+            self._refuse(place, "anchors and aliases are not allowed", "Write the value again.")
         elif str(node.tag).removeprefix(_TAG) not in _PLAIN:
-            rule, got = "tags and dates are not allowed", _printable(str(node.tag))
-            self._refuse(place, rule=rule, got=got, fix="Write a plain value. Put it in quotes if it is text.")
+            fix = "Write a plain value. Put it in quotes if it is text."
+            self._refuse(place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
         elif isinstance(node, MappingNode):
             return self._mapping(node, place)
         elif isinstance(node, ScalarNode):
             return self._scalar(node, place)
         else:
-            return [self.value(each, (*place, index)) for index, each in enumerate(node.value)]
+            return [self.value(each, _under(place, index)) for index, each in enumerate(node.value)]
         return None
 
-    def _mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
+    def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
         result: dict[str, Any] = {}
         if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
             fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
-            self._refuse(place, rule="every key in braces must have a value", fix=fix)
+            self._refuse(place, "every key in braces must have a value", fix)
             return result
         for key, value in node.value:
             text = key.value if isinstance(key, ScalarNode) else None
             line = key.start_mark.line + 1
             if text is None or len(text) > MAX_KEY or not text.isprintable():
                 rule = f"keys must be text, at most {MAX_KEY} printable characters"
-                self._refuse(place, rule=rule, fix="Write another key.", line=line)
+                self._refuse(place, rule, "Write another key.", line=line)
             elif text in result:
-                self._refuse((*place, text), rule="keys must be distinct", fix="Remove one of the two.", line=line)
+                self._refuse(_under(place, text), "keys must be distinct", "Remove one of the two.", line=line)
             else:
-                self.lines[_dotted((*place, text))] = line
-                result[text] = self.value(value, (*place, text))
+                self.lines[_under(place, text)] = line
+                result[text] = self.value(value, _under(place, text))
         return result
 
-    def _scalar(self, node: ScalarNode, place: Place) -> Any:
-        if node.tag == f"{_TAG}str":
-            value: Any = node.value
-        else:
-            try:
-                value = self._constructor.construct_object(node, deep=True)
-            except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
-                self._refuse(place, rule="must be a number that can be read", fix="Write a plain value.")
-                return None
+    def _scalar(self, node: ScalarNode, place: str) -> Any:
+        try:
+            is_text = node.tag == f"{_TAG}str"
+            value = node.value if is_text else self._constructor.construct_object(node, deep=True)
+        except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
+            self._refuse(place, "must be a number that can be read", "Write a plain value.")
+            return None
         if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            self._refuse(place, rule="whole numbers have at most 64 bits", fix="Write a smaller number.")
-        if isinstance(value, str) and not value.isascii() and value.encode(errors="replace").decode() != value:
-            self._refuse(place, rule="must be text", got="half of a surrogate pair", fix="Write the character itself.")
+            self._refuse(place, "whole numbers have at most 64 bits", "Write a smaller number.")
+        if isinstance(value, str) and value.encode(errors="replace").decode() != value:
+            self._refuse(place, "must be text", "Write the character itself.", got="half of a surrogate pair")
         return value
 
-    def _refuse(self, place: Place, *, rule: str, fix: str, got: str = "", line: int | None = None) -> None:
-        where = _dotted(place)
-        self.faults.append(Fault(where=where, rule=rule, got=got, fix=fix, line=line or self.lines.get(where)))
+    def _refuse(self, place: str, rule: str, fix: str, *, got: str = "", line: int | None = None) -> None:
+        line = line or self.lines.get(place)
+        self.faults.append(Fault(where=place or "file", rule=rule, got=got, fix=fix, line=line))
+
+
+def _under(place: str, part: str | int) -> str:
+    return f"{place}.{part}" if place else str(part)
 
 
 def _printable(text: str) -> str:
@@ -258,7 +244,3 @@ def _override(source: Source, overrides: Sequence[str]) -> Source:
         lines = {place: line for place, line in lines.items() if not place.startswith(f"{key}.")}
         lines[key] = 0  # the value no longer comes from a line of the file
     return Source(name=source.name, content=content, lines=lines)
-
-
-def _dotted(place: Place) -> str:
-    return ".".join(map(str, place)) or "file"

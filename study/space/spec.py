@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
 from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section, inner_model
-from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value, attribute
+from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
 from study.space.script import ScriptFacts
 from study.space.sections import (
     LEARNERS,
@@ -86,8 +87,9 @@ Every trial runs this configuration; the study sets what `parameters` says, seed
     algorithm: AlgorithmName = "PPO"
     """RLlib's PPO, APPO or IMPALA, on its new API stack, or A2C as the special case of PPO that it is. Each has \
 parameters of its own. With `config` it is the script's, any of RLlib's new API stack."""
-    parameters: ParametersSpec  # type: ignore[valid-type]
-    """The scale axis, the tuned and the fixed parameters."""
+    parameters: ParametersSpec
+    """The scale axis, the tuned and the fixed parameters: each is a value (fixed), a list (choices), or \
+`{low, high, log}` (a range). See the next table."""
     model: NetworkSpec = NetworkSpec()  # type: ignore[call-arg]
     """The network."""
     runner: Literal["batched", "stock"] = "batched"
@@ -113,9 +115,6 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
-    exclusive: bool = False
-    """Trials whose clock is `measured` run alone: no other trial beside them, and whatever else Ray runs on their \
-nodes meanwhile counts as foreign load. Trials of a throughput study always run one after another."""
     rllib: dict[str, Arguments] = Field({})
     """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
@@ -179,12 +178,12 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
     @property
     def given_parameters(self) -> frozenset[str]:
         """The parameters and rules that the space itself says."""
-        said = self.parameters.model_fields_set  # type: ignore[attr-defined]
-        return frozenset(name for name in (*PARAMETERS, *RULES) if attribute(name) in said)
+        return frozenset(self.parameters)
 
     def domain(self, name: str) -> Domain:
         """Return what the algorithm or the space says about parameter `name`, or its default."""
-        domain: Domain = self.traits.given.get(name, getattr(self.parameters, attribute(name)))
+        default = self.parameters.get(name, NAMES[name].default)
+        domain: Domain = self.traits.given.get(name, default)
         return domain
 
     @property
@@ -313,20 +312,16 @@ nodes meanwhile counts as foreign load. Trials of a throughput study always run 
 
     def to_json(self) -> dict[str, Any]:
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
-        content = self.model_dump(mode="json", by_alias=True)
-        own = self.given_parameters if self.script is not None else {*self.traits.parameters, *RULES} - self._as_rllib
-        replaced = {REPLACED[rule] for rule in REPLACED if rule in content["parameters"]}
+        content = self.model_dump(mode="json")
         said = content["parameters"].items()
-        return {**content, "parameters": {name: each for name, each in said if name in own and name not in replaced}}
+        return {**content, "parameters": {name: each for name, each in said if name not in self._as_rllib}}
 
     def differing(self) -> dict[str, Any]:
         """Return the values that differ from the defaults, as JSON values; sections without any are left out."""
-        content = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        usual = {name: each.default for name, each in PARAMETERS.items()} | dict(self.traits.defaults)
-        if self.script is not None:
-            usual = {}  # a script without a value, such as one with a schedule, has no default
-        short, whole = content["parameters"], self.to_json()["parameters"].items()
-        content["parameters"] = {name: short.get(name, each) for name, each in whole if each != usual.get(name)}
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        usual = self.traits.defaults if self.script is None else {}  # a schedule of a script has no default
+        said = content["parameters"].items()
+        content["parameters"] = {name: value for name, value in said if name not in usual or value != usual[name]}
         return content
 
     def digest(self) -> str:
@@ -349,7 +344,8 @@ _CHOSE_NOTHING = (
 )
 """Keys of earlier versions without which trials run as before."""
 _CHOSE_TRIALS = (
-    *("environment.normalize_observations", "standardization", "throughput.allocation"),
+    *("environment.normalize_observations", "environment.step_cpu_ms", "evaluation.agent", "exclusive"),
+    *("standardization", "throughput.allocation"),
     *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
 )
 """Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
@@ -370,24 +366,27 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         content |= {"environment": environment, "parameters": {**content.get("parameters", {}), **scaled}}
     if isinstance(search := content.get("search"), dict) and "anchors" in search:
         content["search"] = {"baselines": search["anchors"], **search}
-    return _known(StudySpec, content, "", gone), gone
+    return _known(content, "", StudySpec.model_fields, gone), gone
 
 
-def _known(model: type[BaseModel], content: Mapping[str, Any], above: str, gone: list[str]) -> dict[str, Any]:
+def _known(content: Mapping[str, Any], above: str, fields: Mapping[str, Any], gone: list[str]) -> dict[str, Any]:
     """Return what of a section this version knows; adds to `gone` the places that it does not know any more."""
-    fields, known = {info.alias or name: info for name, info in model.model_fields.items()}, {}
+    known: dict[str, Any] = {}
     for key, value in content.items():
-        place, inner = f"{above}{key}", inner_model(fields[key]) if key in fields else None
-        if isinstance(value, dict) and "low" in value:
-            inner = Range
-        if key not in fields:
-            chose = place in _CHOSE_TRIALS or key == "step"
-            if value and chose:
-                gone.append(place)
-            elif value and place not in _CHOSE_NOTHING:
-                known[key] = value  # of a later version: it is refused
-        elif inner is None or not isinstance(value, dict) or get_origin(fields[key].annotation) is dict:
-            known[key] = value
-        else:
-            known[key] = _known(inner, value, f"{place}.", gone)
+        place = f"{above}{key}"
+        inner = _keys_of(place, value, fields[key]) if key in fields and isinstance(value, dict) else None
+        if key in fields:
+            known[key] = value if inner is None else _known(value, f"{place}.", inner, gone)
+        elif value and (place in _CHOSE_TRIALS or key == "step"):
+            gone.append(place)
+        elif value and place not in _CHOSE_NOTHING:
+            known[key] = value  # of a later version: it is refused
     return known
+
+
+def _keys_of(place: str, value: Mapping[str, Any], info: Any) -> Mapping[str, Any] | None:
+    """Return the keys that a recorded section may have; None where they are not the schema's."""
+    if place == "parameters" or "low" in value:
+        return NAMES if place == "parameters" else Range.model_fields
+    inner = inner_model(info) if isinstance(info, FieldInfo) and get_origin(info.annotation) is not dict else None
+    return None if inner is None else inner.model_fields

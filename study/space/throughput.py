@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from study.errors import Fault
 from study.space.domains import ParametersSpec
@@ -18,6 +18,7 @@ from study.space.spec import StudySpec
 
 MAX_CELLS = 1_000
 """More than anybody can time; the plan looks at each of them."""
+_PARAMETERS = TypeAdapter(ParametersSpec)
 BASE_CELL = "anchor"
 """Name of the base cell in records; it begins and ends every block."""
 
@@ -51,7 +52,7 @@ def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
 
 def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
     """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
-    parameters = ParametersSpec.model_validate({**cell.setting, SCALE: cell.num_env_runners})
+    parameters = _PARAMETERS.validate_python({**cell.setting, SCALE: cell.num_env_runners})
     execution = "real" if spec.execution == "auto" else spec.execution
     fixed = spec.model_copy(update={"parameters": parameters, "execution": execution})
     return spec_of(fixed, "study", num_learners=cell.num_learners)

@@ -212,7 +212,7 @@ class _Episodes:
             for index, seed in enumerate(seeds)
         ]
         self.waiting = iter(self.all)
-        self.limit, self.agent = spec.evaluation.max_episode_steps, spec.evaluation.agent
+        self.limit = spec.evaluation.max_episode_steps
         self.fault: TrialError | None = None
 
 
@@ -225,11 +225,6 @@ class _Lane(gymnasium.Wrapper):
         self._episodes, self._finite = episodes, finite
         self._episode: _Episode | None = None
         self._first: Any = None
-        agents = [str(agent) for agent in getattr(env.unwrapped, "possible_agents", ())]
-        if episodes.agent is not None and episodes.agent not in agents:
-            rule = f"must be one of the agents ({', '.join(agents) or 'none: one agent acts'})"
-            fix = "Name one, or leave it out for the sum over all."
-            raise TrialError(where="evaluation.agent", rule=rule, got=repr(episodes.agent), fix=fix)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode with its own seed."""
@@ -253,7 +248,7 @@ class _Lane(gymnasium.Wrapper):
             episode.actions.append(copy.deepcopy(action))
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         self._see(observation)
-        episode.total += counted(reward, self._episodes.agent)
+        episode.total += counted(reward)
         if not math.isfinite(episode.total):
             raise self._failed("rewards must be finite", str(reward))
         ended = has_ended(terminated, truncated)
@@ -301,12 +296,12 @@ class _Lane(gymnasium.Wrapper):
         return self.begin() if self._episode.over else True
 
 
-def counted(reward: Any, agent: str | None = None) -> float:
-    """Return the reward of a step: of several agents the sum, or that of one, who may be absent in it."""
+def counted(reward: Any) -> float:
+    """Return the reward of a step: of several agents the sum."""
     if isinstance(reward, (float, int)):  # nearly always; NumPy's sum takes as long as many an environment's step
         return float(reward)
     if isinstance(reward, Mapping):
-        return float(sum(value for name, value in reward.items() if agent in (None, str(name))))
+        return float(sum(reward.values()))
     return float(np.sum(reward))
 
 
@@ -442,11 +437,11 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         runner.stop()
 
 
-def drawing_environment(config: AlgorithmConfig, render_mode: str, *, agent: str | None = None) -> gymnasium.Env:
-    """Return an environment of a configuration that draws, with one number as its reward: of `agent`, or of all."""
+def drawing_environment(config: AlgorithmConfig, render_mode: str) -> gymnasium.Env:
+    """Return an environment of a configuration that draws, with one number as its reward."""
     playing = _of_evaluation(config)
     playing.env_config = {**playing.env_config, "render_mode": render_mode}
-    return TransformReward(make_environment(playing), functools.partial(counted, agent=agent))
+    return TransformReward(make_environment(playing), counted)
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

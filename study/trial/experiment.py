@@ -33,7 +33,7 @@ from ray.tune.registry import register_env
 
 from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
-from study.space.parameters import Value
+from study.space.parameters import PARAMETERS, Value, attribute
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory, judged_in
@@ -251,7 +251,10 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
     hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
     if len(spaces.observation_space.shape) == 1:
         flat = DefaultModelConfig(
-            fcnet_hiddens=hiddens, fcnet_activation=activation, vf_share_layers=spec.vf_share_layers
+            fcnet_hiddens=hiddens,
+            fcnet_activation=activation,
+            free_log_std=spec.free_log_std,
+            vf_share_layers=spec.vf_share_layers,
         )
         return dataclasses.asdict(flat)
     # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
@@ -259,6 +262,7 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
         conv_filters=[list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters,
         head_fcnet_hiddens=hiddens,
         head_fcnet_activation=activation,
+        free_log_std=spec.free_log_std,
         vf_share_layers=spec.vf_share_layers,
     )
     return dataclasses.asdict(images)
@@ -300,12 +304,19 @@ SET_BY_STUDY = names(
 )
 """Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
 
-_FIXED = SET_BY_STUDY | names(
-    "enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework_str create_env_on_local_worker",
-    "batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace learner_class",
-    "train_batch_size_per_learner",
+_FIXED = (
+    {attribute(name) for name in PARAMETERS}
+    | SET_BY_STUDY
+    | names(
+        "action_space algorithm_config_overrides_per_module clip_rewards compress_observations env_config",
+        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter",
+        "observation_space",
+        "enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework_str create_env_on_local_worker",
+        "batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace learner_class",
+        "train_batch_size train_batch_size_per_learner",
+    )
 )
-"""Options that `rllib:` may not change: resources, timing and records rest on them."""
+"""Options that `rllib:` may not change: resources, timing and records rest on them, or the space has a key for them."""
 
 
 def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -> None:

@@ -59,7 +59,6 @@ class NodeWatch:
         actor_of: Callable[[Place], Any],
         *,
         driver: tuple[str, int] | None,
-        alone: bool,
     ) -> None:
         """Choose the process that reads the load of each machine.
 
@@ -67,14 +66,11 @@ class NodeWatch:
             places: The trial's processes, the main one first.
             actor_of: Returns RLlib's actor of a process other than the main one.
             driver: Machine, by `machine_key`, and process of the driver; None where there is none.
-            alone: Whether other work in this Ray is foreign.
         """
         first_at = {place.machine: place for place in reversed(places)}
         self._lookers = [actor_of(place) for machine, place in first_at.items() if machine != places[0].machine]
         pids = {machine: tuple(place.pid for place in places if place.machine == machine) for machine in first_at}
-        self._ours = OwnProcesses(
-            session=ray.get_runtime_context().get_session_name(), driver=driver, trial=pids, alone=alone
-        )
+        self._ours = OwnProcesses(session=ray.get_runtime_context().get_session_name(), driver=driver, trial=pids)
         self._first: list[LoadSnapshot | None] = []
 
     def begin(self) -> None:

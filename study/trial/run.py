@@ -49,7 +49,7 @@ class TrialRun:
         self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             places, built = read_built(self._algorithm, self._spec, asked, self._experiment, started_s=started_s)
-            self._nodes = NodeWatch(places, self._algorithm.actor_of, driver=config.driver, alone=self._spec.exclusive)
+            self._nodes = NodeWatch(places, self._algorithm.actor_of, driver=config.driver)
         except BaseException:
             self.close()
             raise

@@ -143,14 +143,6 @@ def test_a_python_without_the_packages_is_told_what_to_install(words):
     assert "Traceback" not in done.stderr
 
 
-def test_a_misspelt_key_of_rllib_is_found_by_a_dry_run_with_its_line(place):
-    text = SPACE + "rllib:\n  training:\n    shufle_batch_per_epoch: false\n"
-    (place / "space.yaml").write_text(text)
-    (fault,) = refused("run", "space.yaml", "--dry-run").faults
-    line = text.splitlines().index("    shufle_batch_per_epoch: false") + 1
-    assert (fault.where, fault.line) == ("rllib.training.shufle_batch_per_epoch", line)
-
-
 def test_a_space_is_named_by_its_place_or_by_an_option():
     for name in (["run", "--dry-run"], ["launch", "slurm", "--print", "--nodes", "2"]):
         printed = [study(*name, *words).splitlines() for words in (["space"], ["--space", "space"])]

@@ -5,9 +5,10 @@ Pictures of the pages go to the folder named by STUDY_SCREENSHOTS, else to pytes
 
 import base64
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,12 +16,9 @@ import analysis
 from analysis.answers import Fact
 from analysis.report import make_report, to_html
 from analysis.tables.table import Table, TableColumn
-from study.cli.report import report
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
-from tests.examples import example
-from tests.planted import Truth, planted_folder
-from tests.synthetic import sync_mlflow
+from tests.examples import ANALYSIS, example
 from tests.unit.test_report import ANSWER, PICTURE, build
 
 PAPER_PX = 703
@@ -30,15 +28,9 @@ SLACK_PX = 1.5
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> StudyFolder:
-    truth = Truth(cells=((1, 2048), (4, 2048), (16, 2048), (46, 2048), (4, 4096)), blocks=3, failed=2)
-    return planted_folder(tmp_path_factory.mktemp("study") / "planted", truth, np.random.default_rng(4))
-
-
-@pytest.fixture(scope="module")
-def uri(folder):
-    uri = f"sqlite:///{folder.path.parent}/mlflow.db"
-    sync_mlflow(folder, tracking_uri=uri)
-    return uri
+    """A copy of the recorded throughput study, into which its report may be written."""
+    place = tmp_path_factory.mktemp("study") / "planted"
+    return StudyFolder(Path(shutil.copytree(ANALYSIS / "example_throughput", place)))
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +52,6 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
     assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
 
 
-def test_a_study_in_mlflow_is_reported_too(uri, reported, tmp_path):
-    report(uri, name="planted", format_="html", out=tmp_path)
-    assert "T2. Strong scaling" in (tmp_path / "report.html").read_text()
-
-
 @pytest.fixture(scope="module")
 def pages(folder, reported, tmp_path_factory):
     """Pages of a real pipeline and of recorded studies, and one with the longest words that anybody would give it."""
@@ -76,11 +63,9 @@ def pages(folder, reported, tmp_path_factory):
     facts = [Fact(role=role, text=word, command=f"{word} --set {word}") for role in ("answer", "support", "unknown")]
     answer = replace(ANSWER, findings=(*facts, Fact(role="limit", text=word)), rows=replace(wide, key="answer"))
     (place / "long.html").write_text(to_html(build([wide], [PICTURE], name=word, summary=word, answer=answer)))
-    for name in ("throughput", "study"):
-        (place / f"{name}.html").write_text(to_html(make_report(example(f"example_{name}"))))
-    planted = folder.path / "report" / "report.html"
-    names = {"long": "long", "throughput": "throughput", "holdup": "study"}
-    return {"planted": planted, **{name: place / f"{file}.html" for name, file in names.items()}}
+    (place / "holdup.html").write_text(to_html(make_report(example("example_study"))))
+    throughput = folder.path / "report" / "report.html"
+    return {"throughput": throughput, **{name: place / f"{name}.html" for name in ("long", "holdup")}}
 
 
 def show(browser, page, width, *, mobile=False, media="screen"):
@@ -112,7 +97,7 @@ return [...document.querySelectorAll(arguments[0])].filter(e => e.scrollWidth > 
 """
 
 
-@pytest.mark.parametrize("page", ["planted", "long", "throughput", "holdup"])
+@pytest.mark.parametrize("page", ["long", "throughput", "holdup"])
 @pytest.mark.parametrize(("device", "width"), [("desktop", 1280), ("phone", 390)])
 def test_nothing_is_cut_on_a_screen(browser, pages, pictures, page, device, width):
     """On a screen no table scrolls; on a phone the answer does not."""
@@ -129,7 +114,7 @@ def test_nothing_is_cut_on_a_screen(browser, pages, pictures, page, device, widt
     assert browser.execute_script(asked) == []
 
 
-@pytest.mark.parametrize("page", ["planted", "long"])
+@pytest.mark.parametrize("page", ["throughput", "long"])
 def test_nothing_is_cut_on_paper(browser, pages, pictures, page):
     show(browser, pages[page], PAPER_PX, media="print")
     assert browser.execute_script(TOO_WIDE, PAPER_PX + SLACK_PX, False) == []

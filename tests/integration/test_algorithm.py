@@ -144,7 +144,8 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
     [
         ({"trainin": {"use_critic": False}}, "rllib.trainin", "Did you mean 'training'?"),
         ({"build_algo": {}}, "rllib.build_algo", "must be a method of PPOConfig"),
-        ({"training": {"use_criti": False}}, "rllib.training.use_criti", "Did you mean 'use_critic'?"),
+        ({"training": {"use_criti": False}}, "rllib.training", "use_criti"),
+        ({"training": {"lr": 1.0}}, "rllib", "got lr=1.0"),
         (
             {"fault_tolerance": {"restart_failed_env_runners": True}},
             "rllib",

@@ -13,13 +13,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
-from analysis.scaling.guard import Rerun
-from analysis.status import StatusReader
+from analysis.scaling.guard import rerun
+from analysis.status import read_status
 from study.cli.report import STUDIES, folder_of_experiment, report
 from study.cli.status import show
 from study.cli.sync import sync_study
@@ -116,7 +117,7 @@ COMMANDS = {
     "report": lambda folder: report(str(folder.path), format_="csv"),
     "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
     "sync": lambda folder: list(sync_study(folder)),
-    "status": lambda folder: StatusReader(folder.path).read(),
+    "status": lambda folder: read_status(folder.path),
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),
     "export": lambda folder: export.export_yaml(folder, 10),
@@ -316,17 +317,16 @@ def test_mlflow_s_client_takes_no_credentials_to_another_host(named, monkeypatch
 
 
 def test_a_suggested_command_is_one_command_whatever_a_study_is_called():
-    rerun = Rerun(space="my space'; touch PWN.yaml", study="x; touch PWN")
-    words = shlex.split(rerun.command([]))
-    assert words[:6] == ["python", "run_study.py", "--space", rerun.space, "--name", "x; touch PWN_missing"]
+    space = "my space'; touch PWN.yaml"
+    words = shlex.split(rerun([], pd.DataFrame({"study": ["x; touch PWN"], "stage": [None]}), space))
+    assert words[:6] == ["python", "run_study.py", "--space", space, "--name", "x; touch PWN_missing"]
     assert all(word == "--set" or "=" in word for word in words[6:])
 
 
 def test_no_escape_code_of_a_record_reaches_the_terminal(study):
     file = io.StringIO()
     console = SteadyConsole(file=file, force_terminal=True, width=300, color_system=None)
-    reader = StatusReader(study.path)
-    show(console, reader.read())
+    show(console, read_status(study.path))
     text = file.getvalue()
     assert "HYPERLINK" in text, "the reason is not shown at all"
     assert printable(text) == text

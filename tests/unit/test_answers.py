@@ -15,9 +15,9 @@ from analysis.tables.numbers import number
 from study.records.ledger import Ledger
 from tests import synthetic
 from tests.examples import example
+from tests.planted import run
+from tests.planted import study as built_study
 from tests.spaces import spec
-from tests.unit.tables_data import run
-from tests.unit.tables_data import study as built_study
 from tests.values import replace
 
 EXAMPLES = sorted(folder.name for folder in Path(analysis.__file__).parent.glob("example_*"))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis import load
-from analysis.status import StatusReader
+from analysis.status import read_status
 from study.cli.status import show
 from study.designs.holdup.certificate import verify, write_certificate
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
@@ -99,7 +99,7 @@ def resume(path):
 
 
 def status(path):
-    now = StatusReader(path).read()
+    now = read_status(path)
     show(Console(file=io.StringIO(), width=80), now)
     return now
 

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from analysis.cautions import cautions
-from analysis.status import time_left
+from analysis.status import cautions, time_left
 from study.cli.display import LiveDisplay, PlainDisplay, answer_of, headline, print_end, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop

@@ -11,6 +11,7 @@ import pytest
 from analysis.fingerprint import differing
 from analysis.opened import Study
 from analysis.scaling.clock import scaling
+from analysis.scaling.selection import select
 from study.driver.opening import RunOptions, new_identity, with_lasting_learner
 from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError
@@ -72,7 +73,7 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     large = runs[SCALE] == runs[SCALE].max()
     runs["fingerprint"] = text.where(~large, stock.str.replace('"runner":"batched"', '"runner":"stock"'))
     kept = runs[large | (runs[SCALE] == runs[SCALE].min())]
-    found = scaling(kept, "strong")
+    found = scaling(select(kept), "strong")
     assert not found.rows
     (refusal,) = found.refusals
     apart = differing(refusal.first.fingerprint, refusal.second.fingerprint)

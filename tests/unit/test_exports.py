@@ -11,8 +11,8 @@ from analysis.load import StudyData
 from analysis.opened import Study
 from study.errors import AnalysisError
 from study.statistics import iqm
+from tests import planted as tables_data
 from tests.examples import example
-from tests.unit import tables_data
 
 CHOSEN = "the chosen setting, 46 runners"
 

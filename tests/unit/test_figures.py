@@ -5,20 +5,18 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-from analysis.estimates.frame import estimate_of
 from analysis.figures import figure, figure_of
 from analysis.opened import Study
+from analysis.quantity import estimate_of
 from analysis.tables.numbers import number
 from study.errors import AnalysisError
 from tests.examples import example
-from tests.planted import Truth, planted_runs
-from tests.unit.tables_data import study
+from tests.planted import Truth, planted_runs, study
 
 SCALES = (1, 2, 4, 8, 16, 46)
 TRUTH = Truth(cells=tuple((n, 2048) for n in SCALES), blocks=3)
@@ -27,15 +25,7 @@ EXAMPLES = ("example_throughput", "example_study", "example_lunarlander", "examp
 
 
 def throughput_study(runs):
-    data = study([], kind="throughput", sheet={"space": "quickstart.yaml"})
-    object.__setattr__(data, "runs", runs)
-    return Study(data)
-
-
-def joined(*parts):
-    """Return the runs of several studies as those of one."""
-    runs = pd.concat(parts, ignore_index=True)
-    return runs.assign(trial=range(len(runs)))
+    return Study(study(runs, kind="throughput", sheet={"space": "quickstart.yaml"}))
 
 
 def assert_nothing_overlaps(each):

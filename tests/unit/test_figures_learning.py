@@ -1,18 +1,16 @@
-"""Figures of what was learnt, by value: failed runs stay in, censored times are shown, the front is the front."""
+"""Figures of what was learnt, by value: failed runs stay in, censored times are shown."""
 
 import pandas as pd
 import pytest
 
-from analysis.estimates.curves import learning_curves
-from analysis.estimates.settings import settings_of
+from analysis.estimates.settings import learning_curves, settings_of
 from analysis.figures import figure_of
 from analysis.opened import Study
 from study.adopted.loading import load_space
 from study.statistics import iqm, mean_interval
+from tests import planted as tables_data
 from tests.examples import example
-from tests.planted import as_frame
-from tests.unit import tables_data
-from tests.unit.tables_data import study
+from tests.planted import as_frame, study
 
 FLOOR = 0.0
 
@@ -137,7 +135,7 @@ def test_every_number_of_runners_is_drawn_however_many_there_are():
     scales = (1, 2, 4, 8, 16, 32, 46)
     runs = [run(n, n=n, digest="", final_return=float(n), score=n / 50, stage="search") for n in scales]
     found = of(runs, [curve(n, (0.0, n)) for n in scales], kind="search")
-    for key in ("score", "return_steps", "front"):
+    for key in ("score", "return_steps"):
         figure = figure_of(found, key)
         assert sorted(figure.frame["num_env_runners"].unique()) == list(scales)
         assert figure.to_svg()
@@ -165,13 +163,3 @@ def test_without_a_scale_of_scores_returns_are_compared():
     means = figure.frame.loc[figure.frame["kind"] == "estimate", ["num_env_runners", "value"]]
     assert means.to_numpy().tolist() == [[1, 3.0], [2, 5.0]]
     assert figure.title == found.answer().sentence == "The best setting has 1 runner, batch 100: return 3.00 (one run)."
-
-
-def test_the_front_holds_the_measured_runs_that_no_other_beats():
-    ends = [(1.0, 5.0), (2.0, 4.0), (2.0, 7.0), (3.0, 7.0), (4.0, 9.0)]  # CPU-seconds, return
-    runs = [run(n, seed=n, cpu_s_spent=cost, final_return=value) for n, (cost, value) in enumerate(ends)]
-    others = [run(60, seed=60, status="failed"), run(61, seed=61, timing="emulated", cpu_s_spent=0.001)]
-    frame = figure_of(of([*runs, *others]), "front").frame
-    assert set(frame["trial"]) == set(range(5))
-    assert set(frame.loc[frame["on_front"], "trial"]) == {0, 2, 4}
-    assert not figure_of(of(others), "front").drawn

@@ -112,7 +112,6 @@ def test_the_study_is_its_driver_its_ray_and_what_they_started():
     assert ours() == {10, 11, 20, 21, 30, 31, 32, 33, 34}
     assert ours(session="") == {10, 11, 30, 31, 32}  # without a Ray only what was named
     assert ours() - ours(driver=("there", 10)) == ours() - ours(driver=None) == {10, 11}
-    assert ours() - ours(alone=True) == {33, 34}  # of a trial that is to be alone
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def test_each_machine_of_a_trial_is_read_once_whatever_its_name(monkeypatch, mac
                      host=machine.partition("/")[0], machine=machine, pid=100 + number, **about)
         for number, machine in enumerate(machines)
     ]  # fmt: skip
-    places.NodeWatch(everywhere, actor_of, driver=None, alone=False).begin()
+    places.NodeWatch(everywhere, actor_of, driver=None).begin()
     assert sorted(asked) == read_by
     for ours in asked.values():
         assert {pid: machine for machine, pids in ours.trial.items() for pid in pids} == dict(

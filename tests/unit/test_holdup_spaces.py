@@ -71,7 +71,7 @@ RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "l
 def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
     """A rule of the space does not apply to a baseline that has none: its rate would be scaled behind its back."""
     wanted = space()
-    wanted = wanted.model_copy(update={"parameters": wanted.parameters.model_copy(update={"lr_scaling_exponent": 0.5})})
+    wanted = wanted.model_copy(update={"parameters": {**wanted.parameters, "lr_scaling_exponent": 0.5}})
     for setting in (*fixed_rivals(wanted.holdup).values(), *scaled_rivals(default_setting(wanted), 2).values()):
         assert runnable(wanted, {**setting, "num_env_runners": 8}, written=tuple(setting)) == resolve(setting, 8)
 

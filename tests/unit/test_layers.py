@@ -1,6 +1,5 @@
 """What a space puts around an environment, by value; and the names of Procgen's games."""
 
-import time
 from typing import Any
 
 import gymnasium
@@ -10,7 +9,6 @@ from gymnasium.spaces import Box
 
 from study.errors import SpaceError
 from study.space.sections import GAMES, NUM_TEST_LEVELS, EnvironmentSpec, task_of
-from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.wrappers import layered
 from tests.spaces import spec
 
@@ -78,18 +76,6 @@ def test_images_are_stacked_by_their_channels() -> None:
     observation, *_ = env.step(0)
     assert observation.shape == env.observation_space.shape == (4, 4, 6)
     np.testing.assert_allclose(observation[0, 0], [0, 0, 0, 0.1, 0.1, 0.1], rtol=1e-6)
-
-
-def test_work_is_cpu_time_and_only_in_training() -> None:
-    environment = EnvironmentSpec.model_validate({"id": "CartPole-v1", "step_cpu_ms": 20})
-    for waits, least in ((True, 0.2), (False, 0.0)):
-        env = EnvFactory(environment, waits=waits)()
-        env.reset(seed=0)
-        began = time.thread_time()
-        for _ in range(10):
-            env.step(0)
-        spent = time.thread_time() - began
-        assert least <= spent < least + 0.1
 
 
 # Procgen

@@ -13,12 +13,12 @@ from analysis.models.iteration_time import (
     phase_times,
     straggling,
 )
-from analysis.models.runs import CELL, CLOCK_FREE, TIMES, from_runs
-from analysis.models.study import Models, prediction_error
+from analysis.models.study import CELL, CLOCK_FREE, TIMES, Models, from_runs, prediction_error
+from analysis.scaling.selection import select
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
+from tests import planted as tables_data
 from tests.planted import as_frame
-from tests.unit import tables_data
 
 TRUTH = {
     "alpha": 2.0e-4,
@@ -204,25 +204,6 @@ def test_a_phase_that_took_no_time_is_refused(name):
 SETTING = ((4, 4000, 256, 4),)
 
 
-@pytest.fixture(scope="module")
-def exact():
-    return fit_iteration_time(planted(np.random.default_rng(0), runs=1, noise=1e-9))
-
-
-@pytest.fixture(scope="module")
-def noisy():
-    return fit_iteration_time(planted(np.random.default_rng(4), where=grid((1, 2, 4, 8, 16))))
-
-
-def test_the_runner_limit_is_the_first_runner_that_is_not_worth_it(exact, noisy):
-    scales = np.arange(1, 200)
-    speeds = 4000 / phase_times(vector(TRUTH), design(grid(tuple(scales), SETTING), whole_steps=False))["iteration"]
-    expected = scales[np.flatnonzero(np.diff(np.log(speeds)) / np.diff(np.log(1 + scales)) < 0.5)[0]]
-    assert exact.runner_limit(grid((1,), SETTING)).value == expected
-    estimate = noisy.runner_limit(grid((1,), SETTING))
-    assert estimate.low <= expected <= estimate.high
-
-
 # --- the error where a number of runners is held out --------------------------------------------------------------
 
 
@@ -271,10 +252,10 @@ def test_a_workload_is_what_the_model_does_not_take_as_a_number():
         {"workload": {"threads": {"torch_threads_learner": 2}}},
         {"num_learners": 2, "workload": {"num_learners": 2}},
     )
-    (group,) = from_runs(same)
+    (group,) = from_runs(select(same).runs)
     assert group["step_wait_s"].tolist() == [0.004, 0.0, 0.004, 0.004]
     assert group["num_learners"].tolist() == [1, 1, 1, 2]
     others = ({"cpu_model": "Y"}, {}, {"network": "big"}, {"threads": {"torch_threads_runner": 2}})
-    groups = from_runs(frame({}, *({"workload": each} for each in others)))
+    groups = from_runs(select(frame({}, *({"workload": each} for each in others))).runs)
     assert [len(each) for each in groups] == [2, 1, 1, 1]
     assert {name for name, each in PARAMETERS.items() if each.kind is float} <= CLOCK_FREE

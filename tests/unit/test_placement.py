@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from study.errors import SpaceError
 from study.machine.load import NodeLoad
 from study.records.derived import table_row
 from study.records.ledger import ledger_of
@@ -110,20 +109,5 @@ def together(path, space):
     return seen
 
 
-def test_trials_share_a_cluster_unless_the_space_says_exclusive(tmp_path):
+def test_trials_share_a_cluster(tmp_path):
     assert max(map(len, together(tmp_path / "shared", spec(execution="real")))) > 1
-    alone = together(tmp_path / "alone", spec(execution="real", exclusive=True))
-    assert sorted(alone) == [[1], [1], [2], [2], [4], [4]]
-
-
-def test_only_trials_whose_clock_is_measured_run_alone(tmp_path):
-    scales = {"parameters__num_env_runners": [1, 2, 50], "parameters__train_batch_size": 800}
-    seen = together(tmp_path, spec(exclusive=True, **scales))
-    assert all(len(trials) == 1 for trials in seen if {1, 2} & {*trials})
-    assert max(map(len, seen)) > 1  # emulated ones beside each other: their clock is nobody's
-    assert sorted(scale for trials in seen for scale in trials) == [1, 1, 2, 2, 50, 50]
-
-
-def test_it_is_refused_where_there_is_no_clock():
-    with pytest.raises(SpaceError, match="exclusive: protects a clock, and emulated trials have none"):
-        spec(exclusive=True, execution="emulated")

@@ -278,8 +278,6 @@ def test_guesses_follow_what_costs_time():
     # Ten more milliseconds for each of a million steps, four runners side by side.
     assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")
-    # Unlike waiting, working needs cores: two of them here.
-    assert seconds(environment__step_cpu_ms=10, cores=2) - seconds(cores=2) == pytest.approx(1_000_000 * 0.010 / 2)
     # Every step is seen once by the policy and once, in one epoch, by policy and critic: 2.4 million products each.
     dense = seconds(model__fcnet_hiddens=[1024, 1024, 1024], execution="emulated") - seconds(execution="emulated")
     assert dense == pytest.approx(1_000_000 * 2.1e6 * (2.5e-11 + 2 * 8e-11), rel=0.02)

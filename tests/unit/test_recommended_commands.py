@@ -15,6 +15,7 @@ import pytest
 import typer.main
 
 from analysis.scaling.clock import scaling
+from analysis.scaling.selection import select
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
@@ -158,7 +159,7 @@ def refused(first, second):
         ((runs[list(cell)] == pd.Series(cell)).all(axis=1) & (runs["num_epochs"] == cell.get("num_epochs", 4)))
         for cell in (first, second)
     ]
-    (refusal,) = scaling(runs[kept[0] | kept[1]], "strong", space=data.space_file).refusals
+    (refusal,) = scaling(select(runs[kept[0] | kept[1]]), "strong", space=data.space_file).refusals
     return refusal, check(refusal.command)
 
 
@@ -186,7 +187,7 @@ def test_the_guard_s_command_runs_the_missing_cells_of_the_recorded_throughput_s
 
 def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
     runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0)).assign(study="x; touch PWN")
-    (refusal,) = scaling(runs, "strong", space="quickstart.yaml").refusals
+    (refusal,) = scaling(select(runs), "strong", space="quickstart.yaml").refusals
     assert shlex.split(refusal.command)[5] == "x; touch PWN_missing"
     space = check(refusal.command)
     assert sorted(space.scales) == [16, 32]
@@ -197,6 +198,6 @@ def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
 def test_runs_that_no_command_repeats_get_none():
     runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0))
     for stage, space in (("measure", "scaling.yaml"), (None, None)):
-        (refusal,) = scaling(runs.assign(stage=stage), "strong", space=space).refusals
+        (refusal,) = scaling(select(runs.assign(stage=stage)), "strong", space=space).refusals
         assert refusal.missing
         assert refusal.command == ""

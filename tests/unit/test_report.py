@@ -14,13 +14,11 @@ import pytest
 
 from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
-from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import Report, make_report, to_html, write
-from analysis.report.content import MOST
+from analysis.report import MOST, Report, make_report, to_html, write
 from analysis.tables.table import Table, TableColumn, without_rows
 from tests.examples import ANALYSIS, example
-from tests.planted import Truth, planted_folder
+from tests.planted import Truth, planted_runs, study
 from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
@@ -44,7 +42,7 @@ def bars(ax, frame):
     ax.set_xlabel("value [1]")
 
 
-def picture(key="front", **more):
+def picture(key="efficiency", **more):
     frame = pd.DataFrame({"name": ["one", "two"], "value": [0.3, 0.7]})
     return Figure(key=key, title=f"Picture {key}", alt="One is 0.3.", caption="Bars.", frame=frame, paint=bars, **more)
 
@@ -60,7 +58,7 @@ ANSWER = Answer(
     ),
     setting="train_batch_size: 64  lr: 1e-3",
     rows=table("answer"),
-    figure="front",
+    figure="efficiency",
 )
 
 
@@ -110,7 +108,7 @@ class Outline(HTMLParser):
 def test_the_answer_stands_before_the_evidence():
     report = build([table("T2", "Twice as fast.")], [PICTURE, picture("phases")])
     page = to_html(report)
-    words = ["Batch 64 learnt best.", "train_batch_size: 64", "It is a fact.", 'id="figure-front"', "Other seeds."]
+    words = ["Batch 64 learnt best.", "train_batch_size: 64", "It is a fact.", 'id="figure-efficiency"', "Other seeds."]
     places = [page.index(each) for each in (*words, "Twice as fast.", 'id="limits"')]
     assert max(places[:-2]) < places[-2] < places[-1]
     assert [each.key for each in report.shown_figures] == ["phases"]  # the one beside the answer is not shown twice
@@ -155,17 +153,16 @@ def test_names_and_reasons_are_text_and_never_elements():
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report():
     truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048), (2, 4096)), blocks=3, failed=1)
-    planted = planted_folder(tmp_path_factory.mktemp("planted") / "demo", truth, np.random.default_rng(2))
-    return make_report(Study(from_folder(planted.path)))
+    return make_report(Study(study(planted_runs(truth, np.random.default_rng(2)))))
 
 
 @pytest.fixture(scope="module")
 def small():
     """A report that is quickly written: two tables, a figure and one that is missing."""
     tables = [table("T1"), table("T2", "Twice as fast."), empty("T3")]
-    return build(tables, [PICTURE, absent("efficiency", "Efficiency", "Refused. Fix: none.")])
+    return build(tables, [PICTURE, absent("score", "Score", "Refused. Fix: none.")])
 
 
 def test_a_page_is_whole_and_asks_for_nothing(report):
@@ -188,7 +185,7 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     (tmp_path / "figures").mkdir(parents=True)
     (tmp_path / "tables").mkdir()
-    names = ("figures/efficiency.svg", "tables/prices.csv")
+    names = ("figures/score.svg", "tables/prices.csv")
     stale = [tmp_path / name for name in names]
     for file in (*stale, tmp_path / "figures" / "mine.svg"):
         file.write_text("of an earlier report")
@@ -197,7 +194,7 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     assert all(file.stat().st_size > 0 for file in files)
     names = {file.relative_to(tmp_path).as_posix() for file in files}
     forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("csv", "tex")}
-    pictures = {f"figures/front.{form}" for form in ("svg", "png", "csv", "pdf")}
+    pictures = {f"figures/efficiency.{form}" for form in ("svg", "png", "csv", "pdf")}
     assert names == {"report.html", *forms, *pictures}
     assert not any(file.exists() for file in stale)
     assert (tmp_path / "figures" / "mine.svg").exists()

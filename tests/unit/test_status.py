@@ -10,12 +10,11 @@ from filelock import FileLock
 from rich.console import Console
 from typer.testing import CliRunner
 
-from analysis.status import StatusReader, read_status
+from analysis.status import read_status
 from study.cli.commands import app
 from study.cli.status import show
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.derived import pack
-from study.records.ledger import ledger_of
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
 from tests.values import replace
@@ -152,18 +151,6 @@ def test_a_damaged_line_leaves_what_came_before(folder):
     (problem,) = status.problems
     assert "line 9: must be a record" in problem
     assert problem.endswith("What follows is the state after the 8 records before it.")
-
-
-def test_reading_on_gives_what_reading_anew_gives(at_work):
-    reader = StatusReader(at_work.path)
-    for records in (
-        [synthetic.opened()],
-        list(synthetic.whole_trial(0)),
-        [*synthetic.whole_trial(1, "interrupted"), *synthetic.whole_trial(1, attempt=2)],
-    ):
-        synthetic.append(at_work, *records)
-        assert reader.read(moment=5e9) == read_status(at_work.path, moment=5e9)
-    assert reader.ledger == ledger_of(at_work.records)
 
 
 def test_stage_and_plan_of_a_holdup_study(tmp_path):

@@ -15,6 +15,7 @@ from study.planning.plan import TrialKind
 from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.domains import Choices
 from study.space.parameters import SCALE
+from study.space.settings import beyond_space
 from study.space.spec import StudySpec
 
 
@@ -43,11 +44,18 @@ class Search(Design):
 def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
     seed, limit = spec.search.seeds[0], spec.budget.iterations
     for baseline in spec.search.baselines:
-        given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned}
+        setting = beyond_space(spec, baseline.parameters)
+        given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned and setting is None}
         for scale in spec.scales:
             if baseline.parameters.get(SCALE) in (None, scale):
-                name = baseline.name
-                yield TrialRequest(num_env_runners=scale, iterations=limit, seed=seed, name=name, given=given)
+                yield TrialRequest(
+                    num_env_runners=scale,
+                    iterations=limit,
+                    seed=seed,
+                    name=baseline.name,
+                    given=given,
+                    setting=setting,
+                )
 
 
 def _blocks(spec: StudySpec) -> Iterator[TrialRequest]:

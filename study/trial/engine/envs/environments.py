@@ -34,7 +34,7 @@ class EnvFactory:
 
     Attributes:
         spec: The environment.
-        waits: Whether each step takes `step_wait_ms` and `step_cpu_ms` longer, as it is meant for training.
+        waits: Whether each step takes `step_wait_ms` longer, as it is meant for training.
     """
 
     spec: EnvironmentSpec
@@ -48,9 +48,7 @@ class EnvFactory:
     @property
     def load(self) -> StepLoad | None:
         """What each step of an environment costs besides itself; None where it costs nothing."""
-        if not self.waits or not (self.spec.step_wait_ms or self.spec.step_cpu_ms):
-            return None
-        return StepLoad(wait_s=self.spec.step_wait_ms / 1000, cpu_s=self.spec.step_cpu_ms / 1000)
+        return StepLoad(wait_s=self.spec.step_wait_ms / 1000) if self.waits and self.spec.step_wait_ms else None
 
 
 class _Heavy(gymnasium.Wrapper):

@@ -100,7 +100,8 @@ class PoolTask:
             raise Unusable(where="environment.backend", rule=rule, fix=fix) from error
         self._envpool: Any = envpool
         procgen = is_procgen(spec.id)
-        self._id, self._kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, spec.kwargs)
+        self._kwargs: dict[str, Any]
+        self._id, self._kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
 
         def unusable(rule: str, got: str, fix: str, where: str = "environment.id") -> Unusable:
             return Unusable(where=where, rule=rule, got=got, fix=fix)

@@ -120,16 +120,10 @@ class _Repeated(gymnasium.Wrapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """What a step costs besides itself: seconds to wait, and seconds of CPU time, longer on a busy machine."""
+    """What a step costs besides itself: seconds to wait."""
 
-    wait_s: float = 0.0
-    cpu_s: float = 0.0
+    wait_s: float
 
     def bear(self, steps: int = 1) -> None:
-        """Wait and compute as for so many steps."""
-        if self.cpu_s:
-            end = time.thread_time() + steps * self.cpu_s
-            while time.thread_time() < end:
-                pass
-        if self.wait_s:
-            time.sleep(steps * self.wait_s)
+        """Wait as for so many steps."""
+        time.sleep(steps * self.wait_s)
