@@ -61,7 +61,7 @@ def watch(place: Path, *options: str, secret_environment: dict[str, str]) -> Wat
     (place / "space.yaml").write_text(SPACE)
     (place / "home").mkdir()
     few = ["--trials", "1", "--set", "execution=real", "--set", "parameters.num_env_runners=2"]
-    few += ["--set", "budget.env_steps=20000"]  # it lasts as long as the questions take
+    few += ["--set", "budget.env_steps=40000"]  # it lasts as long as the questions take
     mark = secrets.token_hex(8)
     surroundings = {**environment(), **secret_environment, "HOME": str(place / "home"), MARK: mark}
     seen = Watched(place=place, study=place / "studies" / "space")
@@ -92,9 +92,9 @@ def _look_until_it_ends(driver: subprocess.Popen[bytes], mark: str, seen: Watche
             with contextlib.suppress(psutil.Error):
                 _look(process, seen)
         if b'"kind":"trial_built"' in _text(seen.study / "records.jsonl"):
+            _look_at_ray_s_folder(processes, seen)
             if not seen.answers:
                 _ask(processes, seen)
-            _look_at_ray_s_folder(processes, seen)
         time.sleep(PAUSE_S)
 
 
@@ -140,13 +140,17 @@ def _ask(processes: list[psutil.Process], seen: Watched) -> None:
         for word in process.cmdline()
         if word.startswith("--gcs-address=")
     }
-    tokens = {"right": {"RAY_AUTH_TOKEN": seen.token}, "none": {"RAY_AUTH_MODE": "disabled"}}
-    for name, given in (tokens | {"wrong": {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}}).items():
-        variables = {**environment(), "RAY_AUTH_MODE": "token", **given}
-        done = subprocess.run([sys.executable, "-c", ASK, address], env=variables, capture_output=True, check=False)
-        seen.answers[name] = (
-            "answered" if done.returncode == 0 else "refused" if b"token-auth" in done.stderr else "gone"
+    tokens = {"right": seen.token, "none": "", "wrong": secrets.token_urlsafe(32)}
+    asking = {}
+    for name, token in tokens.items():
+        given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
+        asking[name] = subprocess.Popen(
+            [sys.executable, "-c", ASK, address], env={**environment(), **given}, stderr=subprocess.PIPE
         )
+    for name, process in asking.items():
+        said = process.communicate()[1]
+        refused = "refused" if b"token-auth" in said else "gone"
+        seen.answers[name] = refused if process.returncode else "answered"
 
 
 def _look_at_ray_s_folder(processes: list[psutil.Process], seen: Watched) -> None:
