@@ -149,7 +149,7 @@ def _ask(processes: list[psutil.Process], seen: Watched) -> None:
         )
     for name, process in asking.items():
         said = process.communicate()[1]
-        refused = "refused" if b"token-auth" in said else "gone"
+        refused = "refused" if b"token-auth" in said else said.decode()[-400:]
         seen.answers[name] = refused if process.returncode else "answered"
 
 
