@@ -1,12 +1,12 @@
 """A small real study under watch: the sockets, command lines and files of every process that it starts."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import socket
 import stat
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,19 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.commands import SPACE, command, environment
+from tests.security.rpc import UNAVAILABLE, UNIMPLEMENTED, answer_of, status_of
 
 MARK = "STUDY_UNDER_WATCH"
 """Environment variable by which the processes of one run are told from those of others."""
 TIMEOUT_S = 240.0
 PAUSE_S = 0.3
-ASK = "import sys; from study.ray_private import nodes_of; nodes_of(sys.argv[1])"
+METHODS = {
+    "gcs": ("gcs_server", "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"),
+    "raylet": ("raylet", "/ray.rpc.NodeManagerService/GetNodeStats"),
+    "objects": ("raylet", "/ray.rpc.ObjectManagerService/Pull"),
+    "worker": ("ray::", "/ray.rpc.CoreWorkerService/GetCoreWorkerStats"),
+}
+"""Each kind of Ray's servers: how its process is called, and a harmless question."""
 
 
 @dataclass(frozen=True, order=True)
@@ -50,8 +57,8 @@ class Watched:
     commands: dict[int, str] = field(default_factory=dict)
     """Process id -> all command lines that it has had."""
     names: set[str] = field(default_factory=set)
-    answers: dict[str, str] = field(default_factory=dict)
-    """Token -> whether the head of Ray has answered or refused."""
+    answers: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """(kind of server, none, wrong or right token) -> the codes of its answers."""
     ray_files_with_token: list[Path] = field(default_factory=list)
     ray_folder_mode: int = -1
 
@@ -61,7 +68,7 @@ def watch(place: Path, *options: str, secret_environment: dict[str, str]) -> Wat
     (place / "space.yaml").write_text(SPACE)
     (place / "home").mkdir()
     few = ["--trials", "1", "--set", "execution=real", "--set", "parameters.num_env_runners=2"]
-    few += ["--set", "budget.env_steps=40000"]  # it lasts as long as the questions take
+    few += ["--set", "budget.env_steps=20000"]  # it lasts as long as the questions take
     mark = secrets.token_hex(8)
     surroundings = {**environment(), **secret_environment, "HOME": str(place / "home"), MARK: mark}
     seen = Watched(place=place, study=place / "studies" / "space")
@@ -92,9 +99,9 @@ def _look_until_it_ends(driver: subprocess.Popen[bytes], mark: str, seen: Watche
             with contextlib.suppress(psutil.Error):
                 _look(process, seen)
         if b'"kind":"trial_built"' in _text(seen.study / "records.jsonl"):
-            _look_at_ray_s_folder(processes, seen)
-            if not seen.answers:
+            if len(seen.answers) < 3 * len(METHODS):
                 _ask(processes, seen)
+            _look_at_ray_s_folder(processes, seen)
         time.sleep(PAUSE_S)
 
 
@@ -132,25 +139,18 @@ def _look(process: psutil.Process, seen: Watched) -> None:
 
 
 def _ask(processes: list[psutil.Process], seen: Watched) -> None:
-    """Ask Ray's head without a token, with a wrong one and with the right one."""
-    (address,) = {
-        word.partition("=")[2]
-        for process in processes
-        if process.name() == "raylet"
-        for word in process.cmdline()
-        if word.startswith("--gcs-address=")
-    }
-    tokens = {"right": seen.token, "none": "", "wrong": secrets.token_urlsafe(32)}
-    asking = {}
-    for name, token in tokens.items():
-        given = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token} if token else {"RAY_AUTH_MODE": "disabled"}
-        asking[name] = subprocess.Popen(
-            [sys.executable, "-c", ASK, address], env={**environment(), **given}, stderr=subprocess.PIPE
-        )
-    for name, process in asking.items():
-        said = process.communicate()[1]
-        refused = "refused" if b"token-auth" in said else said.decode()[-400:]
-        seen.answers[name] = refused if process.returncode else "answered"
+    """Ask every kind of server without a token, with a wrong one and with the right one."""
+    tokens = {"none": None, "wrong": secrets.token_urlsafe(32), "right": seen.token}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("ray::RuntimeEnv"):
+                continue  # it speaks HTTP, and writes what it does not understand into its log, token and all
+            ports = [listener.port for listener in listeners_of(process)]
+            kinds = [kind for kind, (name, _) in METHODS.items() if process.name().startswith(name)]
+            for kind, port, token in itertools.product(kinds, ports, tokens):
+                code = status_of(answer_of(port, METHODS[kind][1], tokens[token]))
+                if code not in (None, UNAVAILABLE, UNIMPLEMENTED):  # the process has ended, the port of another kind
+                    seen.answers.setdefault((kind, token), set()).add(code)
 
 
 def _look_at_ray_s_folder(processes: list[psutil.Process], seen: Watched) -> None:
