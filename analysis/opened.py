@@ -14,11 +14,11 @@ import pandas as pd
 
 from analysis.estimates import frame_of, select
 from analysis.estimates.certificate import certificate_of, certificate_rows
-from analysis.estimates.settings import Setting, setting_rows, settings_of, small_scale
+from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
 from analysis.models.study import Models, model_rows
-from analysis.quantity import Part
+from analysis.quantity import Part, rows_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
@@ -161,16 +161,9 @@ class Study:
         """
         from analysis.exports import exported, write
 
-        spec = self.data.spec
-        content = exported(
-            self.settings if self.kind != "throughput" else (),
-            self.evaluations,
-            form,
-            environment=str((self.data.sheet.get("environment") or {}).get("id") or "unknown"),
-            scored=spec.is_scored if spec else bool(self.data.runs["score"].notna().any()),
-            floor=spec.environment.floor if spec else None,
-        )
-        return write(content, Path(path))
+        environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
+        settings = self.settings if self.kind != "throughput" else ()
+        return write(exported(settings, self.evaluations, form, environment=environment), Path(path))
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 
@@ -222,7 +215,7 @@ class Study:
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
             runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
-        return settings_of(runs, small=small_scale(self.data))
+        return settings_of(runs, spec)
 
     @cached_property
     def models(self) -> Models:
@@ -241,7 +234,9 @@ class Study:
         parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
-        rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
+        if self.kind != "throughput":  # which claims no learning
+            rows += [row for each in self.settings for row in rows_of("setting", each, each.row())]
+        rows += certificate_rows(self.data, self.certificate)
         return frame_of(rows, kind=self.kind, engine=self.engine)
 
     def __repr__(self) -> str:
