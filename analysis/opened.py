@@ -17,7 +17,7 @@ from analysis.estimates.certificate import certificate_of, certificate_rows
 from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import Models, model_rows
+from analysis.models.study import model_rows
 from analysis.quantity import Part, rows_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
@@ -64,6 +64,10 @@ class Study:
     @property
     def evaluations(self) -> pd.DataFrame:
         """One row per greedy evaluation; columns and units: `analysis.load.EVALUATION_COLUMNS`."""
+        return self._evaluations.copy()
+
+    @cached_property
+    def _evaluations(self) -> pd.DataFrame:
         return self.data.evaluations()
 
     def estimates(self, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
@@ -214,13 +218,8 @@ class Study:
         """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
+            runs = watched(runs, self._evaluations, target=spec.environment.target if spec else None)
         return settings_of(runs, spec)
-
-    @cached_property
-    def models(self) -> Models:
-        """What the models say; its properties raise where the runs do not allow them."""
-        return Models(self.measured)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | str:
@@ -230,7 +229,7 @@ class Study:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The long frame: every estimate of the study. `estimates` returns copies of it."""
-        rates = [*cells(self.selection), *model_rows(self.models, self.selection)]
+        rates = [*cells(self.selection), *model_rows(self.selection)]
         parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]

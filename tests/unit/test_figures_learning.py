@@ -39,7 +39,7 @@ def curves_of(runs, curves, *, floor=FLOOR):
 
 def of(runs, curves=(), **changes):
     evaluations = pd.DataFrame([row for each in curves for row in each])
-    known = {"read_evaluations": lambda: evaluations} if curves else {}
+    known = {"evaluations": lambda: evaluations} if curves else {}
     return Study(study(runs, **{"kind": "holdup", **known, **changes}))
 
 
