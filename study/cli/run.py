@@ -189,11 +189,11 @@ def _source(
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.adopted.loading import adopted_by
     from study.cli.display import print_plan
-    from study.designs.registry import make_plan, private_shape
-    from study.driver.opening import measured
+    from study.designs.registry import design_of, make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
-    from study.trial.engine.envs.probing import probe_study
+    from study.trial.engine.envs.probing import probe_study, speeds_of
+    from study.trial.settling import check_overrides
 
     spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
     if (joined := resolve_address(address)) is None:
@@ -202,10 +202,10 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
         with joined_ray(joined) as shape:
             pass
     if spec.rllib and spaces is not None:  # only then is RLlib imported
-        from study.driver.run import check_overrides
-
-        check_overrides(spec, spaces, shape)
-    plan = make_plan(spec, replace(shape, speeds=measured(spec, adopted_by(spec))))
+        check_overrides(spec, spaces, shape, design_of(spec).requests(spec))
+    adopted = adopted_by(spec)
+    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
+    plan = make_plan(spec, replace(shape, speeds=speeds))
     print_plan(console, plan, spec, name=name)
     for remark in remarks(spec, plan):
         say(console, remark)

@@ -8,7 +8,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
@@ -26,7 +26,7 @@ from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.derived import write_table
-from study.records.folder import StudyFolder, unpack_policy
+from study.records.folder import StudyFolder, unpack_policy, usable
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import (
     Evaluation,
@@ -40,7 +40,7 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.timing import Label, Reserved, disturbances, label_at_end
+from study.records.timing import label_at_end
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.text import count
@@ -225,12 +225,8 @@ class Conductor:
         checkpoint = None
         if policy is not None:
             target = self.folder.checkpoint(trial)
-            try:
+            with usable(target, "a folder that can be written", "Free some space, then run again with --resume."):
                 unpack_policy(policy, target)
-            except OSError as error:
-                rule = f"the policy could not be written ({error.strerror})"
-                fix = "Free some space, then run the same command with --resume."
-                raise RecordError(where=str(target), rule=rule, fix=fix) from error
             checkpoint = str(target.relative_to(self.folder.path))
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
@@ -270,7 +266,7 @@ class Conductor:
         if row.status != "running":
             return
         summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
-        label = self._label_at_end(row, failed=status == "failed", lost=lost)
+        label = label_at_end(row, failed=status == "failed", lost=lost or "", beside=self._beside.pop(trial, []))
         self._append(
             TrialEnded(
                 trial=trial,
@@ -292,22 +288,6 @@ class Conductor:
             self._stop_if_broken(reason, way or "".join(each for each in reason if not each.isdigit()))
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
             self.write_table()
-
-    def _label_at_end(self, row: TrialRow, *, failed: bool, lost: Loss | None) -> Label | None:
-        """Return the label that stays; None for a trial that was never built."""
-        beside = self._beside.pop(row.trial, [])
-        if row.timing is None:
-            return None
-        return label_at_end(
-            Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional),
-            failed=failed,
-            lost=lost or "",
-            num_dropped_samples=int(row.sums.worst("num_dropped_samples")),
-            num_lost_runners=row.num_lost_runners,
-            num_restarts=int(row.sums.worst("num_env_runner_restarts")),
-            cpu_pressure=row.sums.weighted_mean("cpu_pressure"),
-            disturbances=disturbances(row.node_loads, reserved(row, beside)),
-        )
 
     def _stop_if_broken(self, reason: str, way: str) -> None:
         """End the session where all trials of it have failed, and in the same way: so will the others."""
@@ -404,30 +384,6 @@ class Conductor:
         closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
         self._append(closed)
         return closed
-
-
-def reserved(row: TrialRow, others: Iterable[TrialRow]) -> Mapping[str, Reserved]:
-    """Return, for every machine of a trial, what the study held there during the trial's timed part.
-
-    What the study's own trials use is not foreign.
-
-    Args:
-        row: The trial.
-        others: Those that ran beside it at some time.
-    """
-    begin, end = row.timed_from, row.timed_to
-    if begin is None or end is None or end <= begin:
-        return {}
-    result = {machine: Reserved(num_cpus=own) for machine, own in row.cpus_per_machine.items()}
-    for other in others:
-        until = math.inf if other.ended_at is None else other.ended_at
-        share = max(min(until, end) - max(other.started, begin), 0.0) / (end - begin)
-        for machine, held in result.items():
-            # One whose processes never came up may have begun them anywhere.
-            here = other.cpus_per_machine.get(machine, 0) if other.cpus_per_machine else other.num_cpus
-            ended = held.ended + here * share if until < end else held.ended
-            result[machine] = Reserved(num_cpus=held.num_cpus + here * share, ended=ended)
-    return result
 
 
 class Display(Protocol):

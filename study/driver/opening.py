@@ -2,18 +2,15 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from study.adopted.loading import Adopted
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
-from study.machine.shape import Speeds
 from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
@@ -28,7 +25,6 @@ from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
-from study.trial.engine.envs.probing import in_own_processes, sharing_of, speeds_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,71 +88,6 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     rule, got = "a new study needs a new name", f"'{options.name}' ({folder.path} exists)"
     fix = "Continue that study with --resume, or choose another --name."
     return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix)
-
-
-def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
-    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
-
-    Args:
-        spec: The space as it was asked for; its environment works.
-        begun: The study that is resumed; None for a new one, whose environment is tried.
-        note: Called with a line where environments get processes of their own, or where that is not known.
-    """
-    name = f"'{spec.environment.id}'"
-    if spec.environment.process != "auto":
-        return spec
-    if begun is not None:
-        return in_own_processes(spec) if begun.spec["environment"].get("process") == "own" else spec
-    sharing = sharing_of(spec.environment)
-    if sharing == "wrong":
-        note(
-            f"{name} plays another episode where a second one is in its process: every environment gets a process of "
-            "its own, in sampling, emulation and evaluation (environment.process: own)."
-        )
-        return in_own_processes(spec)
-    if sharing == "unknown":
-        note(
-            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
-            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
-        )
-    return spec
-
-
-def with_lasting_learner(
-    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
-) -> StudySpec:
-    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
-
-    Args:
-        spec: The space as it was asked for.
-        begun: The study that is resumed, whose spec names its learner; None for a new one.
-        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
-        source: Where the space came from.
-        note: Called with a line where RLlib's own learner stands in for the fused one.
-
-    Raises:
-        SpaceError: The study learns with JAX, which is not installed here.
-    """
-    learner = spec.learner
-    if learner == "auto" and begun is not None:
-        learner = begun.spec.get("learner", learner)
-    elif learner == "auto" and not spec.fused_obstacle:
-        learner = "rllib" if jax_obstacle else "fused"
-        if jax_obstacle:
-            if spec.algorithm == "A2C":
-                rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
-                raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
-            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
-    if learner == "fused" and find_spec("jax") is None:
-        rule, got = "this study learns with `fused`, which needs JAX", "none here"
-        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
-        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
-    return spec.model_copy(update={"learner": learner})
-
-
-def measured(spec: StudySpec, adopted: Adopted | None) -> Speeds | None:
-    """Return how fast the environment is here, which of a script was played when that was read; None where it fails."""
-    return speeds_of(spec.environment) if adopted is None else adopted.speeds
 
 
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:

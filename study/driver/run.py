@@ -16,14 +16,11 @@ from study.driver.opening import (
     RunOptions,
     continuing,
     is_resumed,
-    measured,
     name_taken,
     new_identity,
     nothing_left,
     resumed_identity,
     take_up,
-    with_lasting_learner,
-    with_lasting_process,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
@@ -40,21 +37,19 @@ from study.machine.cluster import (
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
-from study.planning.needs import execution_of
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
 from study.records.lock import held
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
-from study.space.domains import smallest
-from study.space.parameters import SCALE
 from study.space.sections import LEARNERS
-from study.space.settings import Variant, runnable, spec_of
-from study.space.spec import Execution, StudySpec
+from study.space.settings import Variant, spec_of
+from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study
+from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
 from study.trial.messages import STARTED, packed_config
+from study.trial.settling import check_overrides, with_lasting_learner, with_lasting_process
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -125,29 +120,6 @@ def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] |
     return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
 
 
-def check_overrides(spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None) -> list[str]:
-    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
-
-    Returns one line for each of our components that RLlib's own will have to stand in for.
-    A cluster that is not joined yet says nothing: then `execution: auto` is checked as if it were real.
-    """
-    from study.trial.configuration import apply
-    from study.trial.experiment import experiment_of
-
-    first = {request.num_env_runners: request for request in reversed(design_of(spec).requests(spec))}
-    asked: Execution = "real" if spec.execution == "auto" else spec.execution
-    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
-    fallbacks: list[str] = []
-    for execution, scale in ways.items():
-        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        lowest |= dict(first[scale].given) if scale in first else {}
-        setting = runnable(spec, {**lowest, SCALE: scale})
-        seed = first[scale].seed if scale in first else 0
-        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
-        fallbacks += config.fallbacks
-    return list(dict.fromkeys(fallbacks))
-
-
 class _Session:
     """One driver's work on a study, from what was asked for to the end."""
 
@@ -165,7 +137,7 @@ class _Session:
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        self.speeds = measured(spec, self.adopted)
+        self.speeds = speeds_of(spec.environment) if self.adopted is None else self.adopted.speeds
         obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
         spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
         self.spec = spec
@@ -226,7 +198,7 @@ class _Session:
 
     def _check_overrides(self, shape: ClusterShape | None) -> None:
         if self.spec.rllib and self.spaces is not None:
-            for fallback in check_overrides(self.spec, self.spaces, shape):
+            for fallback in check_overrides(self.spec, self.spaces, shape, design_of(self.spec).requests(self.spec)):
                 self.display.note(fallback)
 
     def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:

@@ -122,7 +122,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder may not be looked into.
         """
-        with _usable(self.path, "readable", _OTHER_FOLDER):
+        with usable(self.path, "readable", _OTHER_FOLDER):
             return self.identity_file.exists()
 
     def prepare(self) -> None:
@@ -133,7 +133,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder holds something already, or cannot be written.
         """
-        with _usable(self.path, "writable", _OTHER_FOLDER):
+        with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
             entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK, OWNER}
@@ -153,7 +153,7 @@ class StudyFolder:
             RecordError: It cannot be made.
         """
         fix = "Check the permissions, or remove what is in its place."
-        with _usable(self.tensorboard, "a folder that can be written", fix):
+        with usable(self.tensorboard, "a folder that can be written", fix):
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, identity: StudyIdentity, space_text: str) -> None:
@@ -165,7 +165,7 @@ class StudyFolder:
         Raises:
             RecordError: The folder cannot be written.
         """
-        with _usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
+        with usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
             if not self.identity_file.exists() or self.identity() != identity:
                 write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
             if space_text and not self.space_file.exists():
@@ -193,7 +193,7 @@ class StudyFolder:
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
         where = str(self.identity_file)
         try:
-            with _usable(self.identity_file, "a file that you can read", RESTORE):
+            with usable(self.identity_file, "a file that you can read", RESTORE):
                 content = msgspec.json.decode(self.identity_file.read_bytes(), type=dict[str, Any])
             if (found := content.get("format")) != FORMAT:
                 rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
@@ -256,8 +256,8 @@ def meant_by(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _usable(place: Path, rule: str, fix: str) -> Iterator[None]:
-    """Turn an error of the file system into one that says what must hold."""
+def usable(place: Path, rule: str, fix: str) -> Iterator[None]:
+    """Turn an error of the file system into one that says what must hold, such as `must be writable`."""
     try:
         yield
     except OSError as error:

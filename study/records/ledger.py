@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from pathlib import Path
@@ -31,7 +32,6 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
-from study.records.timing import reserved_on
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
@@ -205,7 +205,11 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 self.provisional = record.provisional
                 self.engine = engine_of(record.effective)
                 self.startup_time_s = record.startup_time_s
-                self.cpus_per_machine = reserved_on(record.placement)
+                cpus: Counter[str] = Counter()
+                for place in record.placement:
+                    # Several machines may have one host name; records before 0.12.1 know no other.
+                    cpus[place.get("machine", place["host"])] += place["num_cpus"]
+                self.cpus_per_machine = dict(cpus)
             case Iteration():
                 self.sums.add(record.iteration, record.metrics)
                 self.cpu_s += record.metrics.get("cpu_time_s") or 0.0

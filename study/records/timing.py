@@ -7,13 +7,13 @@ reserved on a node are free for others, and nothing but a small rest may be done
 measures it).
 """
 
-from collections import Counter
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from study.machine.load import NodeLoad
+from study.records.ledger import TrialRow
 from study.records.records import Timing
 from study.text import count as counted
 
@@ -42,48 +42,38 @@ class Label:
     """Whether the CPU pressure of the whole trial has yet to decide between `measured` and `oversubscribed`."""
 
 
-def label_at_end(
-    label: Label,
-    *,
-    failed: bool,
-    num_dropped_samples: int,
-    num_lost_runners: int,
-    cpu_pressure: float | None,
-    lost: str = "",
-    num_restarts: int = 0,
-    disturbances: Sequence[str] = (),
-) -> Label:
-    """Return the label that a trial ends with.
+def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterable[TrialRow] = ()) -> Label | None:
+    """Return the label that an attempt ends with; None for one that was never built.
 
     Args:
-        label: What it began with. Only `measured` is in question.
-        failed: Whether the trial failed, for instance because a runner died or did not answer.
-        num_dropped_samples: Samples that were lost or came too late, over the whole trial.
-        num_lost_runners: Runners that were missing in the worst iteration.
-        cpu_pressure: Mean share of the training time in which some task waited for a CPU; None when unknown.
-        lost: `node` or `process`: what died under the trial; empty when nothing did.
-        num_restarts: Runner processes that were started anew.
-        disturbances: What `disturbances` returns.
+        row: The trial as far as it has come. Only `measured` is in question.
+        failed: Whether it failed, for instance because a runner died or did not answer.
+        lost: `node` or `process`: what died under it; empty when nothing did.
+        beside: Trials that ran beside it at some time.
     """
+    if row.timing is None:
+        return None
+    label = Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional)
     if label.timing != "measured":
         return label
     losses = ["the trial failed"] if failed else []
     losses += [f"a {lost} of the trial died"] if lost else []
     for number, what, became in (
-        (num_lost_runners, "runner", "lost"),
-        (num_restarts, "runner", "restarted"),
-        (num_dropped_samples, "sample", "dropped"),
+        (row.num_lost_runners, "runner", "lost"),
+        (int(row.sums.worst("num_env_runner_restarts")), "runner", "restarted"),
+        (int(row.sums.worst("num_dropped_samples")), "sample", "dropped"),
     ):
         losses += [f"{_count(number, what)} {became}"] if number > 0 else []
     # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
     # for one, whoever held it.
-    calm = label.provisional and cpu_pressure is not None and cpu_pressure < PRESSURE_LIMIT
-    losses += [] if calm else disturbances
+    pressure = row.sums.weighted_mean("cpu_pressure")
+    calm = label.provisional and pressure is not None and pressure < PRESSURE_LIMIT
+    losses += [] if calm else disturbances(row.node_loads, reserved(row, beside))
     if losses:
         return Label(timing="tainted", reason=", ".join(losses))
     if not label.provisional:
         return label
-    shown = "unknown" if cpu_pressure is None else f"{cpu_pressure:.1%}"
+    shown = "unknown" if pressure is None else f"{pressure:.1%}"
     return Label(timing="measured" if calm else "oversubscribed", reason=f"{label.reason}; CPU pressure {shown}")
 
 
@@ -97,15 +87,28 @@ class Reserved:
     """Of others that ended meanwhile, whose CPU time cannot be distinguished from that of strangers any more."""
 
 
-def reserved_on(placement: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return machine -> CPUs that a trial reserves there, from the `placement` of its record.
+def reserved(row: TrialRow, others: Iterable[TrialRow]) -> Mapping[str, Reserved]:
+    """Return, for every machine of a trial, what the study held there during the trial's timed part.
 
-    A machine is named by `machine_key`, since several may have one host name; in records before 0.12.1 by that name.
+    What the study's own trials use is not foreign.
+
+    Args:
+        row: The trial.
+        others: Those that ran beside it at some time.
     """
-    cpus: Counter[str] = Counter()
-    for place in placement:
-        cpus[place.get("machine", place["host"])] += place["num_cpus"]
-    return dict(cpus)
+    begin, end = row.timed_from, row.timed_to
+    if begin is None or end is None or end <= begin:
+        return {}
+    result = {machine: Reserved(num_cpus=own) for machine, own in row.cpus_per_machine.items()}
+    for other in others:
+        until = math.inf if other.ended_at is None else other.ended_at
+        share = max(min(until, end) - max(other.started, begin), 0.0) / (end - begin)
+        for machine, held in result.items():
+            # One whose processes never came up may have begun them anywhere.
+            here = other.cpus_per_machine.get(machine, 0) if other.cpus_per_machine else other.num_cpus
+            ended = held.ended + here * share if until < end else held.ended
+            result[machine] = Reserved(num_cpus=held.num_cpus + here * share, ended=ended)
+    return result
 
 
 def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, Reserved]) -> list[str]:

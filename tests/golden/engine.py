@@ -242,7 +242,7 @@ POLICY = _policy()
 
 
 class Engine:
-    """Stands for `ray.tune.Tuner`: make one with `Engine.of`, and give it to `entry.tuner`."""
+    """Stands for `ray.tune.Tuner`: make one with `Engine.of`, and give it to `entry.on_cluster`."""
 
     clock: Clock
     script: Script

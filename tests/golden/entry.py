@@ -1,45 +1,27 @@
-"""The only file of the golden tests that imports the program: whoever moves or renames a module corrects it here.
-
-What is entered: the command line (`study.cli.app`) and Ray Tune's own interfaces: a stand-in for `Tuner` gets the
-program's searcher, callback, stopper and trainable from the program itself.
-Everything else that the golden tests compare is read from files.
+"""How the golden tests enter the program: its command line and Ray Tune's own interfaces; a stand-in for `Tuner` gets
+the program's searcher, callback, stopper and trainable from the program itself. The rest is read from files.
 """
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pandas as pd
-import ray.tune
 from typer.testing import CliRunner
 
 import analysis
-import study.driver.run  # noqa: F401 (it has names that `on_cluster` replaces)
 from study.cli import commands as command_line
-from study.machine import cluster as machine_cluster
 from study.machine.shape import ClusterShape, NodeShape
-from study.mirrors import process
 from study.records.derived import write_table
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.trial.engine.envs import probing
 
 Node = tuple[str, int, int, int, float]
 """Address, CPUs that Ray hands out, cores, memory in MB, GPUs."""
-
-
-def described(nodes: Sequence[Node]) -> ClusterShape:
-    """Return a cluster that nobody has."""
-    return ClusterShape(
-        nodes=tuple(
-            NodeShape(address=name, num_cpus=cpus, physical_cpus=cores, memory_mb=memory, num_gpus=gpus)
-            for name, cpus, cores, memory, gpus in nodes
-        )
-    )
 
 
 def run_command(*words: str) -> tuple[int, str]:
@@ -51,57 +33,20 @@ def run_command(*words: str) -> tuple[int, str]:
 
 
 @contextlib.contextmanager
-def on_cluster(nodes: Sequence[Node]) -> Iterator[None]:
-    """Let `--address` lead to a described cluster; start no Ray and no mirror, and measure nothing."""
-    shape = described(nodes)
-
-    @contextlib.contextmanager
-    def joined(*_: Any, **__: Any) -> Iterator[ClusterShape]:
-        yield shape
-
-    stand_ins = [
-        (machine_cluster.resolve_address, lambda given: given),
-        (machine_cluster.joined_ray, joined),
-        (machine_cluster.servers_of_ray, dict),
-        (process.MirrorProcess, _NoMirror),
-        (probing.speeds_of, lambda _: None),  # what it measures is another number each time
-    ]
-    _exchange({id(original): stand_in for original, stand_in in stand_ins})
-    try:
+def on_cluster(nodes: Sequence[Node], tuner: Any = None) -> Iterator[None]:
+    """Let `--address` lead to a described cluster, and `ray.tune.Tuner` be `tuner`; start no Ray and no mirror."""
+    names = ("address", "num_cpus", "physical_cpus", "memory_mb", "num_gpus")
+    shape = ClusterShape(nodes=tuple(NodeShape(**dict(zip(names, node, strict=True))) for node in nodes))
+    stand_ins = {
+        "resolve_address": lambda given: given,
+        "joined_ray": lambda *_, **__: contextlib.nullcontext(shape),
+        "servers_of_ray": dict,
+        "speeds_of": lambda _: None,  # what it measures is another number each time
+        # The process that writes to MLflow and the like: the records are what is compared.
+        "MirrorProcess": lambda _: SimpleNamespace(mirrors={}, finish=lambda *_, **__: ()),
+    }
+    with mock.patch.multiple("study.driver.run", **stand_ins), mock.patch("ray.tune.Tuner", tuner):
         yield
-    finally:
-        _exchange({id(stand_in): original for original, stand_in in stand_ins})
-
-
-class _NoMirror:
-    """Stands for the process that writes to MLflow and the like: the records are what is compared."""
-
-    mirrors: Mapping[str, Any] = {}
-
-    def __init__(self, _: Any) -> None: ...
-
-    def finish(self, *_: Any, **__: Any) -> tuple[Any, ...]:
-        return ()
-
-
-@contextlib.contextmanager
-def tuner(stand_in: Any) -> Iterator[None]:
-    """Let the driver meet this class as `ray.tune.Tuner`."""
-    before = ray.tune.Tuner
-    ray.tune.Tuner = stand_in
-    try:
-        yield
-    finally:
-        ray.tune.Tuner = before
-
-
-def _exchange(others: Mapping[int, Any]) -> None:
-    """Give every module of the program another function or class for each of these, by its `id`."""
-    for module_name, module in list(sys.modules.items()):
-        if module_name.startswith("study."):
-            for name, value in list(vars(module).items()):
-                if id(value) in others:
-                    setattr(module, name, others[id(value)])
 
 
 def in_one_line(values: Mapping[str, Any]) -> str:

@@ -55,7 +55,7 @@ def run(case: Case, folder: Path) -> Path:
         script.on_kill = lambda: _copy(study, kept)
         resume, engine = ["--resume"] if number else [], Engine.of(clock, script, folder)
         try:
-            with entry.on_cluster(case.nodes), entry.tuner(engine), clock.installed():
+            with entry.on_cluster(case.nodes, engine), clock.installed():
                 code, text = entry.run_command(*words, *resume)
             assert engine.mistake is None, engine.mistake
             assert code in (0, 1), text

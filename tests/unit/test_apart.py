@@ -7,12 +7,12 @@ from functools import partial
 import numpy as np
 import pytest
 
-from study.driver.opening import with_lasting_process
 from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
 from study.trial.engine.envs.probing import sharing_of
+from study.trial.settling import with_lasting_process
 from tests.spaces import spec as space
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from study.driver.conductor import reserved
-from study.records.timing import Reserved
+from study.records.timing import Reserved, reserved
 from tests import synthetic
 
 

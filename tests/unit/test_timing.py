@@ -1,14 +1,14 @@
 """The label of a timing: at the start, and as the records settle it at the end."""
 
-from dataclasses import replace
-
 import pytest
 
 from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
-from study.records.timing import Label, Reserved, disturbances, label_at_end, reserved_on
+from study.records.timing import Label, Reserved, disturbances, label_at_end
+from tests import synthetic
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec
+from tests.values import replace
 
 SMALL = cluster_of(local=(47, 2))
 WAITING = {"environment__step_wait_ms": 2.5}
@@ -22,9 +22,13 @@ def start(cluster=SMALL, *, scale=4, execution="real", nodes=None, **changes):
     )
 
 
-def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, disturbances=()):
-    losses = {"num_dropped_samples": dropped, "num_lost_runners": lost, "num_restarts": restarts}
-    return label_at_end(label, failed=failed, cpu_pressure=pressure, disturbances=disturbances, **losses)
+def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, loads=()):
+    """Return how a trial of two runners ends that began with a label."""
+    began = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+    row, counts = synthetic.row(0, node_loads=list(loads), **began), {"num_healthy_env_runners": 2 - lost}
+    row.sums.add(1, {**counts, "num_dropped_samples": dropped, "num_env_runner_restarts": restarts})
+    row.sums.add(2, {"iteration_time_s": 2.0, "train_batch_size_actual": 400, "cpu_pressure": pressure})
+    return label_at_end(row, failed=failed)
 
 
 def test_every_process_has_a_core_or_the_timing_is_oversubscribed():
@@ -92,14 +96,14 @@ def test_a_failed_trial_a_lost_runner_or_a_dropped_sample_is_never_measured(even
 
 
 def test_what_others_did_on_a_node_is_the_reason_where_somebody_had_to_wait():
-    load = "foreign load on gros-12: 1.7 of 36 cores busy with other processes"
-    assert end(PROVISIONAL, pressure=0.01, disturbances=[load]).timing == "measured"  # waiting, and nobody had to
+    told, busy = "foreign load on gros-12: 1.7 of 36 cores busy with other processes", load(1.7, cores=36)
+    assert end(PROVISIONAL, pressure=0.01, loads=[busy]).timing == "measured"  # waiting, and nobody had to
     for label, pressure in ((MEASURED, None), (MEASURED, 0.01), (PROVISIONAL, None), (PROVISIONAL, 0.4)):
-        assert end(label, pressure=pressure, disturbances=[load]) == Label(timing="tainted", reason=load)
-    assert end(MEASURED, lost=1, disturbances=[load, "more"]).reason == f"1 runner lost, {load}, more"
+        assert end(label, pressure=pressure, loads=[busy]) == Label(timing="tainted", reason=told)
+    assert end(MEASURED, lost=1, loads=[busy, busy]).reason == f"1 runner lost, {told}, {told}"
     for timing in ("oversubscribed", "emulated"):
         label = Label(timing=timing, reason="x")
-        assert end(label, disturbances=[load]) == label
+        assert end(label, loads=[busy]) == label
 
 
 # --- what a load of others makes of a trial's times: values worked out by hand --------------------------------------
@@ -158,8 +162,11 @@ def test_machines_of_one_host_name_are_counted_apart():
     placement = [
         {"host": "a", "machine": f"a/{boot}", "num_cpus": cpus} for boot, cpus in (("1", 2), ("2", 1), ("1", 1))
     ]
-    assert reserved_on(placement) == {"a/1": 3, "a/2": 1}
-    assert reserved_on([{"host": "a", "num_cpus": 2}]) == {"a": 2}  # a record of before there were machines
+    row = synthetic.row(0)
+    row.apply(replace(synthetic.built(0), placement=placement), 1.0)
+    assert row.cpus_per_machine == {"a/1": 3, "a/2": 1}
     loads = [replace(load(1.2, host="a"), machine=machine) for machine in ("a/1", "a/2")]
-    (line,) = disturbances(loads, {machine: held(cpus) for machine, cpus in reserved_on(placement).items()})
+    (line,) = disturbances(loads, {machine: held(cpus) for machine, cpus in row.cpus_per_machine.items()})
     assert line.startswith("foreign load on a: ")  # one core is free on the first one, three on the other
+    row.apply(replace(synthetic.built(0), placement=[{"host": "a", "num_cpus": 2}]), 1.0)
+    assert row.cpus_per_machine == {"a": 2}  # a record of before there were machines

@@ -1,0 +1,109 @@
+"""What a study settles once, before its first trial, in the place of every trial: what `auto` stands for, and `rllib:`.
+
+All sessions and nodes of a study keep it.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+from study.errors import SpaceError
+from study.machine.shape import ClusterShape
+from study.planning.needs import execution_of
+from study.records.folder import StudyIdentity
+from study.records.records import TrialRequest
+from study.space.domains import smallest
+from study.space.parameters import SCALE
+from study.space.settings import runnable
+from study.space.spec import Execution, StudySpec
+from study.trial.engine.envs.probing import Spaces, in_own_processes, sharing_of
+
+
+def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
+    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
+
+    Args:
+        spec: The space as it was asked for; its environment works.
+        begun: The study that is resumed; None for a new one, whose environment is tried.
+        note: Called with a line where environments get processes of their own, or where that is not known.
+    """
+    name = f"'{spec.environment.id}'"
+    if spec.environment.process != "auto":
+        return spec
+    if begun is not None:
+        return in_own_processes(spec) if begun.spec["environment"].get("process") == "own" else spec
+    sharing = sharing_of(spec.environment)
+    if sharing == "wrong":
+        note(
+            f"{name} plays another episode where a second one is in its process: every environment gets a process of "
+            "its own, in sampling, emulation and evaluation (environment.process: own)."
+        )
+        return in_own_processes(spec)
+    if sharing == "unknown":
+        note(
+            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
+            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
+        )
+    return spec
+
+
+def with_lasting_learner(
+    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
+) -> StudySpec:
+    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
+
+    Args:
+        spec: The space as it was asked for.
+        begun: The study that is resumed, whose spec names its learner; None for a new one.
+        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
+        source: Where the space came from.
+        note: Called with a line where RLlib's own learner stands in for the fused one.
+
+    Raises:
+        SpaceError: The study learns with JAX, which is not installed here.
+    """
+    learner = spec.learner
+    if learner == "auto" and begun is not None:
+        learner = begun.spec.get("learner", learner)
+    elif learner == "auto" and not spec.fused_obstacle:
+        learner = "rllib" if jax_obstacle else "fused"
+        if jax_obstacle:
+            if spec.algorithm == "A2C":
+                rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
+                raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
+            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
+    if learner == "fused" and find_spec("jax") is None:
+        rule, got = "this study learns with `fused`, which needs JAX", "none here"
+        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
+    return spec.model_copy(update={"learner": learner})
+
+
+def check_overrides(
+    spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None, requests: Sequence[TrialRequest]
+) -> list[str]:
+    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
+
+    Args:
+        spec: The space.
+        spaces: Of its environment.
+        cluster: Where it runs; None where it is not joined yet: `execution: auto` is checked as if it were real.
+        requests: The first trials of the study.
+
+    Returns:
+        One line for each of our components that RLlib's own will have to stand in for.
+    """
+    from study.trial.configuration import apply
+    from study.trial.experiment import experiment_of
+
+    first = {request.num_env_runners: request for request in reversed(requests)}
+    asked: Execution = "real" if spec.execution == "auto" else spec.execution
+    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
+    fallbacks: list[str] = []
+    for execution, scale in ways.items():
+        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
+        lowest |= dict(first[scale].given) if scale in first else {}
+        setting = runnable(spec, {**lowest, SCALE: scale})
+        seed = first[scale].seed if scale in first else 0
+        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
+        fallbacks += config.fallbacks
+    return list(dict.fromkeys(fallbacks))
