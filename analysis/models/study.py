@@ -19,6 +19,7 @@ from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import engine_in
 from analysis.scaling.selection import Selection
 from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS
 from study.statistics import Estimate, FloatArray, without_interval
 
 TIMES = (
@@ -32,8 +33,8 @@ CELL = ("num_env_runners", *SETTING, "learner_threads", "episode_len")
 CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
-        *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param"),
-        *("vf_loss_coeff", "kl_coeff", "kl_target", "evaluation"),
+        *(name for name, each in PARAMETERS.items() if each.kind is float),
+        "evaluation",
     )
 )
 """Keys of a fingerprint that the model takes as numbers, or that leave the clock alone."""

@@ -13,10 +13,9 @@ from analysis.models.iteration_time import (
     phase_times,
     straggling,
 )
-from analysis.models.study import CELL, CLOCK_FREE, MOST_OFF, TIMES, from_runs, prediction_error
+from analysis.models.study import CELL, MOST_OFF, TIMES, from_runs, prediction_error
 from analysis.scaling.selection import select
 from study.errors import AnalysisError
-from study.space.parameters import PARAMETERS
 from tests import planted as tables_data
 from tests.planted import as_frame
 
@@ -251,4 +250,3 @@ def test_a_workload_is_what_the_model_does_not_take_as_a_number():
     others = ({"cpu_model": "Y"}, {}, {"network": "big"}, {"threads": {"torch_threads_runner": 2}})
     groups = from_runs(select(frame({}, *({"workload": each} for each in others))).runs)
     assert [len(each) for each in groups] == [2, 1, 1, 1]
-    assert {name for name, each in PARAMETERS.items() if each.kind is float} <= CLOCK_FREE
