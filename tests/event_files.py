@@ -1,6 +1,5 @@
 """Reads event files back, and works out from the records alone what they must hold."""
 
-import math
 import struct
 from collections import defaultdict
 from pathlib import Path
@@ -8,13 +7,13 @@ from pathlib import Path
 from tensorboardX.proto import event_pb2 as event
 from tensorboardX.record_writer import masked_crc32c as checksum
 
-from study.metrics import METRICS
 from study.mirrors.tensorboard import tag_of
 from study.records.folder import StudyFolder
-from study.records.records import Evaluation, Iteration, TrialBuilt, TrialEnded, TrialStarted, read_lines
+from study.records.records import TrialStarted, read_lines
+from tests.integration.mlflow_tools import expected_points
 
 Points = dict[str, list[tuple[int, float, float]]]
-"""Tag -> (step, value, seconds since the epoch), in the order of the file."""
+"""Tag -> (step, value, seconds since the epoch), in order."""
 
 
 def read_events(file: Path) -> list:
@@ -50,49 +49,23 @@ def scalars(file: Path) -> Points:
     for each, value in values_of(file):
         if value.WhichOneof("value") == "simple_value":
             points[value.tag].append((each.step, value.simple_value, each.wall_time))
-    return dict(points)
+    return {tag: sorted(values) for tag, values in points.items()}
 
 
 def expected(folder: StudyFolder) -> dict[str, Points]:
-    """Return the points of every run: those of the last attempt of each trial, and one for each tag and step."""
-    runs: dict[int, tuple[str, int, Points]] = {}
-    steps: dict[int, int] = {}
-    last: dict[int, int] = {}
+    """Return the points of every run: those that MLflow must hold of the last attempt of each trial."""
+    runs = dict[int, TrialStarted]()
     for line in read_lines(folder.records):
-        record, values, step, moment = line.record, {}, 0, round(line.time * 1000)
-        if isinstance(record, TrialStarted):
-            runners = record.scale or record.setting["num_env_runners"]
-            name = f"trial_{record.trial:05d}_r{runners}_s{record.seed}"
-            runs[record.trial] = (name, record.attempt, defaultdict(list))
-            steps[record.trial], last[record.trial] = 0, 0
-            continue
-        if not isinstance(record, TrialBuilt | Iteration | Evaluation | TrialEnded):
-            continue
-        _, attempt, points = runs[record.trial]
-        assert record.attempt == attempt
-        if isinstance(record, TrialBuilt):
-            values = {"startup_time_s": record.startup_time_s}
-        elif isinstance(record, TrialEnded):
-            step, moment = steps[record.trial], max(moment, last[record.trial] + 1)
-            values = {name: value for name, value in record.summary.items() if not is_said(points, name, step, value)}
-        else:
-            step, last[record.trial] = record.env_steps, moment
-            steps[record.trial] = step
-            if isinstance(record, Evaluation):
-                values = {"eval_return": math.fsum(record.returns) / len(record.returns)}
-            else:
-                values = {name: value for name, value in record.metrics.items() if METRICS[name].mirrored}
-                if episodes := record.metrics.get("num_episodes"):
-                    values["training_return"] = record.metrics["episode_return_sum"] / episodes
-                values |= {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
-        for name, value in values.items():
-            if value is not None and math.isfinite(value):
-                points[name].append((step, single(value), moment / 1000))
-    return {name: {tag_of(metric): values for metric, values in points.items()} for name, _, points in runs.values()}
-
-
-def is_said(points: Points, name: str, step: int, value: float | None) -> bool:
-    return value is not None and (step, single(value)) in {point[:2] for point in points.get(name, [])}
+        if isinstance(line.record, TrialStarted):
+            runs[line.record.trial] = line.record
+    points = expected_points(folder)
+    return {
+        f"trial_{trial:05d}_r{one.num_env_runners}_s{one.seed}": {
+            tag_of(metric): sorted((step, single(value), moment / 1000) for moment, step, value in values)
+            for metric, values in points[trial, one.attempt].items()
+        }
+        for trial, one in runs.items()
+    }
 
 
 def single(value: float) -> float:

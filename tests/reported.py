@@ -1,17 +1,12 @@
 """What a trial reports: for tests of what the driver makes of it."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from study.driver.conductor import Conductor
-from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration, TrialBuilt
-from study.trial.messages import TrialResult
 from tests.values import replace
 
 Reported = TrialBuilt | Iteration | Evaluation
-Content = Mapping[str, Any]
-"""Plain fields with their `kind`."""
 
 
 def built(*placement: dict[str, Any], startup_time_s: float | None = 1.0) -> TrialBuilt:
@@ -59,26 +54,3 @@ def report(conductor: Conductor, trial: int, *values: Reported, progress: float)
     attempt = conductor.ledger.rows[trial].attempt
     named = [replace(each, trial=trial, attempt=attempt) for each in values]
     conductor.report(trial, named, progress=progress)
-
-
-def packed(
-    contents: Sequence[Content],
-    *,
-    trial: int,
-    attempt: int,
-    progress: float,
-    policy: bytes | None,
-    loads: Sequence[Content] = (),
-) -> dict[str, Any]:
-    """Return it as Tune gets it."""
-    kinds = {"trial_built": TrialBuilt, "iteration": Iteration, "evaluation": Evaluation}
-    records = []
-    for content in contents:
-        kind, fields = kinds[content["kind"]], {name: value for name, value in content.items() if name != "kind"}
-        records.append(kind(**{"trial": trial, "attempt": attempt, **fields}))
-    return TrialResult(
-        records=tuple(records),
-        progress=progress,
-        policy=policy,
-        node_loads=tuple(NodeLoad(**load) for load in loads),
-    ).packed()

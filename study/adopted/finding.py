@@ -34,10 +34,7 @@ from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
 
 _NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
-_RUN_IT = (
-    "Run the script by itself until it trains; what it takes from its command line: --config-args, what a function "
-    "takes: config_kwargs in a space."
-)
+_RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
 _RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
 """Methods of an algorithm by which a training begins with what another has learnt."""
 _RUNTIME_ENV = ("env_vars", "working_dir", "excludes", "config", "eager_install")
@@ -74,7 +71,7 @@ def _adopted(request: Mapping[str, Any], place: Path) -> Adopted:
     script = Script(file, place)
     before = Surroundings(file)
     names = script.run(request["args"], name)
-    launch = script.named(names, name, request["kwargs"]) if name else script.launch or script.only_one(names)
+    launch = script.named(names, name) if name else script.launch or script.only_one(names)
     return adopted_from(
         launch.config,
         found_as=launch.how,
@@ -201,7 +198,7 @@ class Script:
             raise mistake("must name one of several configurations", got, fix)
         return launch_of(names[first], f"module level, {first}")
 
-    def named(self, names: Mapping[str, Any], name: str, kwargs: Mapping[str, Any]) -> Launch:
+    def named(self, names: Mapping[str, Any], name: str) -> Launch:
         """Return the configuration that a name of the script stands for."""
         value, how = names.get(name), f"module level, {name}"
         if name not in names:
@@ -211,7 +208,7 @@ class Script:
             raise mistake(f"has no '{name}'", "", fix)
         if callable(value) and not isinstance(value, AlgorithmConfig):
             self.launch, how = None, f"function {name}"
-            value = self._guarded(lambda: names[name](**kwargs))
+            value = self._guarded(names[name])
         if isinstance(value, AlgorithmConfig):
             return launch_of(value, how)
         if self.launch is not None:  # it trains

@@ -130,11 +130,9 @@ def adopted_by(spec: StudySpec) -> Adopted | None:
 
 
 def _read_named(content: Mapping[str, Any], timeout_s: float) -> Adopted:
-    kwargs, arguments = content.get("config_kwargs"), content.get("config_args")
+    arguments = content.get("config_args")
     args = words(arguments, "config_args") if isinstance(arguments, str) else ()
-    return read_script(
-        str(content["config"]), args=args, kwargs=kwargs if isinstance(kwargs, dict) else {}, timeout_s=timeout_s
-    )
+    return read_script(str(content["config"]), args=args, timeout_s=timeout_s)
 
 
 def words(arguments: str, where: str) -> list[str]:
@@ -174,7 +172,6 @@ def read_script(
     text: str,
     *,
     args: Sequence[str] = (),
-    kwargs: Mapping[str, Any] | None = None,
     timeout_s: float = TIMEOUT_S,
     where: str = "config",
 ) -> Adopted:
@@ -185,7 +182,6 @@ def read_script(
     Args:
         text: `my_train.py` or `my_train.py:make_config`.
         args: Arguments of the script's command line.
-        kwargs: Arguments of the function that `text` names.
         timeout_s: Seconds that it may take once RLlib is imported.
         where: Option or key that names the script, for messages.
 
@@ -194,7 +190,7 @@ def read_script(
         RuntimeError: This program has failed there.
     """
     file, name = script_file(text, where=where)
-    request = {"file": str(file), "name": name, "args": list(args), "kwargs": dict(kwargs or {})}
+    request = {"file": str(file), "name": name, "args": list(args)}
     key = json.dumps([request, hashlib.sha256(file.read_bytes()).hexdigest()], sort_keys=True)
     if key in _READ:
         return _READ[key]

@@ -20,7 +20,7 @@ from study.mirrors.process import MIRRORS
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.options import Study, command_app, examples
 from study.records.files import check_own
-from study.records.folder import StudyFolder, check_files
+from study.records.folder import StudyFolder
 
 app = command_app()
 
@@ -91,7 +91,7 @@ def sync_study(
         StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
     """
     folder.identity()
-    check_files(folder)
+    folder.check_unpacked()
     places: dict[type[Mirror], str | None] = {
         MlflowMirror: tracking_uri,
         OptunaMirror: optuna_storage,

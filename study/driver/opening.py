@@ -20,7 +20,7 @@ from study.mirrors.tracking_uri import (
 )
 from study.records.derived import cut_records
 from study.records.files import check_own
-from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity, check_files
+from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
@@ -79,7 +79,7 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix)
     if exists:
         check_own(folder.path)
-        check_files(folder)
+        folder.check_unpacked()
     return exists
 
 

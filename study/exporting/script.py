@@ -75,7 +75,7 @@ def space_file(
             name: value for name, value in kept.pop("environment").items() if name in _SCORES and value is not None
         }
         del kept["algorithm"], kept["model"]
-        own = {name: content[name] for name in ("config", "config_args", "config_kwargs") if content[name]}
+        own = {name: content[name] for name in ("config", "config_args") if content[name]}
         kept = {**own, **({"environment": scores} if scores else {}), **kept}
     space: dict[str, Any] = {
         "description": description,

@@ -162,7 +162,7 @@ def plain_name(name: str, *, of: str = "") -> str:
 
 def _check_no_secret(job: Job, spec: StudySpec) -> None:
     """Refuse a secret in what is printed, and in what others read: a RayJob, the command line of `ray exec`."""
-    given = {name: getattr(spec, name) for name in ("config_args", "config_kwargs")}
+    given = {"config_args": spec.config_args}
     holders = [name for name, shown in mask_arguments(given).items() if shown != given[name]]
     for option, word in zip(job.arguments, job.arguments[1:], strict=False):
         if option in ("--tracking-uri", "--optuna-storage") and _PASSWORD.search(word):

@@ -15,6 +15,7 @@ from study.records.records import TrialRequest
 from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
+from study.space.published import published
 from study.space.settings import Variant
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
@@ -184,7 +185,19 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
             f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
         )
+    yield from _on_published(spec)
     yield from _on_clocks(spec, plan)
+
+
+def _on_published(spec: StudySpec) -> Iterator[str]:
+    """Yield in how many environments the published settings of a study were published."""
+    settings = [baseline.parameters for baseline in spec.search.baselines]
+    settings += [spec.holdup.published] if spec.holdup else []
+    for source, entries in published().items():
+        entry = entries.get(spec.environment.id)
+        if entry is not None and entry.parameters in settings:
+            batch = f"its batch of {entry.parameters['train_batch_size']:,} steps stays in any other number"
+            yield f"{source}: published in {count(entry.num_envs, 'environment')}; {batch}."
 
 
 def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:

@@ -6,7 +6,6 @@ out. What follows from the records (tables, MLflow, Optuna's storage) is made ag
 
 import contextlib
 import io
-import os
 import re
 import shutil
 import sys
@@ -205,6 +204,16 @@ class StudyFolder:
             rule, got = "must be a study's identity", f"a damaged file ({error})"
             raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
 
+    def check_unpacked(self) -> None:
+        """Refuse a packed study, which can be read only.
+
+        Raises:
+            RecordError: It is packed; says how to go on with it.
+        """
+        if self.records.suffix == ".xz":
+            fix = f"Copy the folder, run `xz -d {self.packed_records.name}` in the copy, and use that."
+            raise RecordError(where=str(self.records), rule="a packed study can be read only", fix=fix)
+
     def check_code(self, own_code: Iterable[str]) -> None:
         """Refuse modules and scripts that lie in this folder, or would be looked for there: nothing of it is run.
 
@@ -221,30 +230,6 @@ class StudyFolder:
             if any(inside in Path(place, *parts).resolve().parents for place in ("", *sys.path)):
                 rule, fix = "code that lies in a study's folder is not run", "Start in another folder, with code there."
                 raise RecordError(where=str(self.path), rule=rule, got=repr(named), fix=fix)
-
-
-# --- whether its files can be used ------------------------------------------------------------------------------------
-
-
-def check_files(folder: StudyFolder) -> None:
-    """Refuse a folder in which something cannot be read and written, or is packed: before anything starts.
-
-    Raises:
-        RecordError: Something else is in the place of a file, or its permissions forbid it.
-    """
-    if folder.records.suffix == ".xz":
-        fix = f"Copy the folder, run `xz -d {folder.packed_records.name}` in the copy, and use that."
-        raise RecordError(where=str(folder.records), rule="a packed study can be read only", fix=fix)
-    folders = (folder.path, folder.checkpoints, folder.tracebacks, folder.tensorboard)
-    for path in (*folders, *(folder.path / name for name in _FILES)):
-        kind, is_right = ("folder", path.is_dir()) if path in folders else ("file", path.is_file())
-        needed = os.R_OK | os.W_OK | (os.X_OK if path in folders else 0)
-        if path.exists() and not (is_right and os.access(path, needed)):
-            fix = (
-                "Correct the permissions, or move away what is in its place and restore it from a backup (study.json, "
-                "records.jsonl; the others are made anew)."
-            )
-            raise RecordError(where=str(path), rule=f"must be a {kind} that you can read and write", fix=fix)
 
 
 def meant_by(path: Path) -> str:

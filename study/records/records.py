@@ -437,9 +437,13 @@ class RecordLog:
         self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
         for line in read_lines(path):
             self._next_seq, self._end = line.seq + 1, line.end
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._file, self._end)
-        sync(path.parent)
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._file, self._end)
+            sync(path.parent)
+        except OSError as error:
+            rule = f"must be a file that can be written ({error.strerror})"
+            raise RecordError(where=str(path), rule=rule, fix="Correct its permissions, or free some space.") from error
         self._inode = os.fstat(self._file).st_ino
 
     def now(self) -> float:

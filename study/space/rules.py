@@ -60,7 +60,7 @@ LEFT_OUT: tuple[Row, ...] = (
      "needs backend: gymnasium", "Remove it; EnvPool's Atari has frame_skip and stack_num as arguments."),
     ("parameters.normalize_rewards", lambda s: s.most_learners > 1,
      "needs one learner, which sees all rewards", "Remove it, or use one learner."),
-    ("config_kwargs config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
+    ("config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
     ("config", lambda s: s.script is None, "the script must be read first",
      "Start the study by the command, or by study.load_space."),
     (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",

@@ -76,8 +76,6 @@ class StudySpec(Section):
     """A script of yours in place of `environment.id`, `algorithm` and `model`: `my_train.py`, or \
 `my_train.py:make_config`, where `:` names an `AlgorithmConfig`, or a function that returns one. \
 Every trial runs this configuration; the study sets what `parameters` says, seeds, evaluation and resources."""
-    config_kwargs: Arguments = Field({})
-    """Arguments of that function."""
     config_args: str = ""
     """Arguments that the script reads from its command line: `"--num-agents 2"`."""
     script: SkipJsonSchema[ScriptFacts | None] = None
@@ -344,7 +342,13 @@ _CHOSE_NOTHING = (
 )
 """Keys of earlier versions without which trials run as before."""
 _CHOSE_TRIALS = (
-    *("environment.normalize_observations", "environment.step_cpu_ms", "evaluation.agent", "exclusive"),
+    *(
+        "environment.normalize_observations",
+        "environment.step_cpu_ms",
+        "evaluation.agent",
+        "exclusive",
+        "config_kwargs",
+    ),
     *("standardization", "throughput.allocation"),
     *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
 )

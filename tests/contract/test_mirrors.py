@@ -199,6 +199,10 @@ def away(call):
 def test_a_study_is_shown_completely_and_a_repetition_changes_nothing(study):
     folder, place = study
     append(folder, *STORY)
+    whole = folder.records.read_bytes()
+    folder.records.write_bytes(whole + b'{"schema":1,"seq')  # a line that is being written
+    assert mirror_of(folder, place).behind == len(STORY)
+    folder.records.write_bytes(whole)
     assert sync(mirror_of(folder, place)) == (len(STORY), 4)
     place.assert_follows(folder)
     assert place.statuses(folder) == {0: "FINISHED", 1: "FAILED", 2: "FINISHED", 3: "FAILED"}
@@ -276,24 +280,6 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch
             sync(mirror_of(folder, place))
     follow(mirror)
     assert mirror.behind == 0
-    mirror.show_status(ended=True)
-    mirror.close()
-    place.assert_follows(folder)
-
-
-def test_a_mirror_that_is_behind_says_by_how_much_and_catches_up(study):
-    folder, place = study
-    mirror = mirror_of(folder, place)
-    append(folder, *STORY[:9])
-    assert mirror.behind == 9
-    follow(mirror)
-    append(folder, *STORY[9:14])
-    folder.records.write_bytes(folder.records.read_bytes() + b'{"schema":9,"seq')
-    assert mirror.behind == 5
-    assert (mirror.step(), mirror.step(), mirror.behind) == (5, 0, 0)
-    append(folder, *STORY[14:])
-    follow(mirror)
-    mirror.show_status(ended=False)  # it was away, and its driver ends now
     mirror.show_status(ended=True)
     mirror.close()
     place.assert_follows(folder)

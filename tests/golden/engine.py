@@ -5,11 +5,9 @@ time. So a study comes to the same records wherever it runs.
 """
 
 import contextlib
-import io
 import math
 import pickle
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +15,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from study.errors import TrialError, TrialLostError
+from study.machine.load import NodeLoad
+from study.records.records import Evaluation, Iteration, TrialBuilt
+from study.trial.messages import TrialResult
+from tests.driven import policy
 from tests.golden import entry
 from tests.holdup import luck
-from tests.reported import packed
 
 BEGUN = 1_790_000_000.0
 """When every invented session begins, seconds since the epoch."""
@@ -71,7 +72,7 @@ class Script:
     kill_after: int = 0
     """Results after which the driver is killed; 0: never."""
     on_kill: Callable[[], None] = lambda: None
-    loads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    loads: dict[int, list[NodeLoad]] = field(default_factory=dict)
     """What else the nodes did, by trial."""
 
 
@@ -126,8 +127,8 @@ class InventedTrial:
         return found if found is not None and found.iteration == self._iteration + 1 else None
 
     def advance(self) -> dict[str, Any]:
-        """Return the result of one iteration."""
-        asked, records = self.asked, []
+        """Return the result of one iteration, as Tune gets it."""
+        asked, records = self.asked, list[TrialBuilt | Iteration | Evaluation]()
         if self._iteration == 0:
             records.append(self._built())
         self._iteration += 1
@@ -142,67 +143,56 @@ class InventedTrial:
         )
         share = max(amount / limit for amount, limit in used if limit is not None)
         self._progress = 1.0 if share >= 1 - 1e-9 else share
-        records.append(self._record(seconds))
+        records.append(Iteration(**self._so_far, metrics=self._metrics(seconds)))
         points = asked.num_evaluations
         if math.floor(self._progress * points + 1e-9) > math.floor(before * points + 1e-9):
-            records.append(self._evaluation())
+            returns, progress = self._returns(), self._progress
+            records.append(Evaluation(**self._so_far, progress=progress, returns=returns, num_cut=0, eval_time_s=0.5))
         done = self._progress >= 1
         self.next_at += self._seconds(self._iteration + 1)
-        return packed(
-            records,
-            trial=asked.trial,
-            attempt=asked.attempt,
+        return TrialResult(
+            records=tuple(records),
             progress=self._progress,
-            policy=POLICY if done and points else None,
-            loads=self._script.loads.get(asked.trial, []) if done else [],
+            policy=policy({"policy.txt": b"invented"}) if done and points else None,
+            node_loads=tuple(self._script.loads.get(asked.trial, []) if done else []),
+        ).packed()
+
+    @property
+    def _so_far(self) -> dict[str, Any]:
+        so_far = {"iteration": self._iteration, "env_steps": self._env_steps, "wall_time_s": self._wall_time_s}
+        return {"trial": self.asked.trial, "attempt": self.asked.attempt, **so_far}
+
+    def _built(self) -> TrialBuilt:
+        return TrialBuilt(
+            trial=self.asked.trial,
+            attempt=self.asked.attempt,
+            startup_time_s=self._startup_s,
+            effective={},
+            processes_per_node={NODE: self._num_processes},
+            placement=[{"host": NODE, "num_cpus": each} for each in self._cpus],
         )
 
-    def _built(self) -> dict[str, Any]:
-        real = self.asked.execution == "real"
-        sampling = self._num_processes - 1 - self._num_learners
-        return {
-            "kind": "trial_built",
-            "startup_time_s": self._startup_s,
-            "effective": {
-                **self.asked.setting,
-                "seed": self.asked.seed,
-                "num_sampling_processes": sampling if real else max(sampling, 1),
-                "hostnames": [NODE],
-            },
-            "processes_per_node": {NODE: self._num_processes},
-            "placement": [
-                {"process": "runner", "number": at, "runners": [at], "node": NODE, "host": NODE, "num_cpus": each}
-                for at, each in enumerate(self._cpus)
-            ],
-        }
-
-    def _record(self, seconds: float) -> dict[str, Any]:
+    def _metrics(self, seconds: float) -> dict[str, float]:
         sampling, learning = self._shares(self._iteration)
         several = self.asked.execution == "real" and self._value("num_env_runners", 1) > 1
         return {
-            "kind": "iteration",
-            "iteration": self._iteration,
-            "env_steps": self._env_steps,
-            "wall_time_s": self._wall_time_s,
-            "metrics": {
-                "iteration_time_s": seconds,
-                "sampling_time_s": sampling,
-                "slowest_runner_time_s": 0.9 * sampling,
-                "mean_runner_time_s": (0.8 if several else 0.9) * sampling,
-                "learning_time_s": learning,
-                "sync_time_s": 0.02 * seconds,
-                "rest_time_s": seconds - sampling - learning - 0.02 * seconds,
-                "train_batch_size_actual": float(self._batch),
-                "num_sampling_rounds": 1,
-                "num_healthy_env_runners": self._value("num_env_runners", 1),
-                "num_dropped_samples": 0,
-                "episode_return_sum": 2 * self._mean_return(),
-                "num_episodes": 2,
-                "episode_len_sum": float(self._batch),
-                "cpu_time_s": 0.9 * seconds * self._num_processes,
-                "peak_rss_mb": 500.0,
-                "cpu_pressure": 0.0,
-            },
+            "iteration_time_s": seconds,
+            "sampling_time_s": sampling,
+            "slowest_runner_time_s": 0.9 * sampling,
+            "mean_runner_time_s": (0.8 if several else 0.9) * sampling,
+            "learning_time_s": learning,
+            "sync_time_s": 0.02 * seconds,
+            "rest_time_s": seconds - sampling - learning - 0.02 * seconds,
+            "train_batch_size_actual": float(self._batch),
+            "num_sampling_rounds": 1,
+            "num_healthy_env_runners": self._value("num_env_runners", 1),
+            "num_dropped_samples": 0,
+            "episode_return_sum": 2 * self._mean_return(),
+            "num_episodes": 2,
+            "episode_len_sum": float(self._batch),
+            "cpu_time_s": 0.9 * seconds * self._num_processes,
+            "peak_rss_mb": 500.0,
+            "cpu_pressure": 0.0,
         }
 
     def _mean_return(self) -> float:
@@ -213,32 +203,12 @@ class InventedTrial:
         peak = 480 - 90 * miss - 12 * crowd + 6 * luck("return", *self._key)
         return max(20 + (peak - 20) * min(self._progress / 0.6, 1.0), 0.0)
 
-    def _evaluation(self) -> dict[str, Any]:
+    def _returns(self) -> list[float]:
         mean, first = self._mean_return(), self.asked.first_episode
-        returns = [
+        return [
             round(mean + 8 * luck("episode", *self._key, self._iteration, first + index), 3)
             for index in range(self.asked.episodes)
         ]
-        return {
-            "kind": "evaluation",
-            "iteration": self._iteration,
-            "env_steps": self._env_steps,
-            "wall_time_s": self._wall_time_s,
-            "progress": self._progress,
-            "returns": returns,
-            "num_cut": 0,
-            "eval_time_s": 0.5,
-        }
-
-
-def _policy() -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("policy.txt", "invented")
-    return buffer.getvalue()
-
-
-POLICY = _policy()
 
 
 class Engine:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from study.machine.load import NodeLoad
 from tests.golden import entry
 from tests.golden.engine import FAILED, LOST_NODE, LOST_PROCESS, Clock, Engine, Killed, Script, Trouble
+from tests.values import replace
 
 GOLDEN = Path(__file__).with_name("sequences")
 VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "effective", "placement", "node_loads"}
@@ -241,12 +243,12 @@ def troubled() -> Script:
 
 def disturbed() -> Script:
     """Return a script with foreign load beside a trial, stolen time beside another, and a failure in a pair."""
-    load = {"host": "n0", "num_cores": 6, "seconds": 1.0, "largest": "make"}
+    busy = NodeLoad(host="n0", num_cores=6, seconds=1.0, foreign_cores=6.5, stolen_cores=0.0, largest="make")
     return Script(
         troubles={(4, 1): Trouble(iteration=1, error=FAILED), (9, 1): Trouble(iteration=2, error=LOST_NODE)},
         loads={
-            2: [load | {"foreign_cores": 6.5, "stolen_cores": 0.0}],
-            6: [load | {"foreign_cores": 0.0, "stolen_cores": 0.5}],
+            2: [busy],
+            6: [replace(busy, foreign_cores=0.0, stolen_cores=0.5)],
         },
     )
 

@@ -95,9 +95,9 @@ def test_the_configuration_is_as_it_was_at_the_line_that_trains_with_its_argumen
 
 
 def test_an_object_is_named(read):
-    code = PPO + "other = config.copy().training(lr=0.5)\ndef make(lr): return config.copy().training(lr=lr)\n"
+    code = PPO + "other = config.copy().training(lr=0.5)\ndef make(): return config.copy().training(lr=0.25)\n"
     assert read(code, ":other").facts.values["lr"] == 0.5
-    assert read(code, ":make", kwargs={"lr": 0.25}).facts.values["lr"] == 0.25
+    assert read(code, ":make").facts.values["lr"] == 0.25
     trains = code + "def main(): config.training(lr=0.125).build_algo().train()\n"
     assert read(trains, ":main").facts.values["lr"] == 0.125
 

@@ -187,7 +187,6 @@ def a_folder(_: bytes) -> None:
 @given(name=st.one_of(st.sampled_from(TRUTH), st.sampled_from(DERIVED)), damage=damages())
 @example(name="records.jsonl", damage=a_folder)
 @example(name="study.json", damage=a_folder)
-@example(name="trials.csv", damage=a_folder)
 @example(name=".lock", damage=a_folder)
 def test_whatever_is_damaged_the_truth_is_refused_and_left_alone_and_the_rest_made_anew(
     whole, tmp_path_factory, name, damage
@@ -241,7 +240,7 @@ def certified(tmp_path_factory):
     return packed.path
 
 
-@settings(ANY, max_examples=30)
+@settings(ANY, max_examples=20)
 @given(name=st.sampled_from(["certificate.json", "certificate.md", "study.json", "records.jsonl.xz"]), damage=damages())
 def test_a_published_study_with_anything_damaged_is_not_verified(certified, tmp_path_factory, name, damage):
     target = copied(certified, tmp_path_factory.mktemp("damaged") / "demo")
@@ -249,6 +248,7 @@ def test_a_published_study_with_anything_damaged_is_not_verified(certified, tmp_
     (target / name).write_bytes(after := damage(before))
     told(frames, target)
     if not told(verify, target)[1] and after.rstrip(b"\0") != before:  # the same content, written in another way
-        not_certified = {"created", "tracking_uri", "space"} if name == "study.json" else set()
-        now, then = json.loads(after), json.loads(before)
-        assert {key for key in {*now, *then} if now.get(key) != then.get(key)} <= not_certified
+        if name == "study.json":  # a value that is the default may be gone
+            assert StudyFolder(target).identity().parse() == StudyFolder(certified).identity().parse()
+        else:
+            assert json.loads(after) == json.loads(before)

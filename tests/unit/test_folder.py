@@ -11,7 +11,7 @@ from study.driver.opening import continuing
 from study.errors import RecordError
 from study.records import folder as folder_module
 from study.records.derived import pack
-from study.records.folder import StudyFolder, StudyIdentity, check_files, unpack_policy
+from study.records.folder import StudyFolder, StudyIdentity, unpack_policy
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog, read_lines
 from tests import synthetic
@@ -144,12 +144,12 @@ def test_a_packed_study_has_the_same_records_but_for_paths_and_can_go_on_once_it
     raw = lzma.decompress(packed.packed_records.read_bytes())
     assert not any(word in raw.decode() + packed.identity_file.read_text() for word in ("someone", "scratch", "secret"))
     with pytest.raises(RecordError, match=r"can be read only\. Fix: Copy the folder"):
-        check_files(packed)
+        packed.check_unpacked()
     with pytest.raises(RecordError, match="needs an empty folder"):
         pack(study, tmp_path / "copy")
     packed.packed_records.unlink()
     (packed.path / "records.jsonl").write_bytes(raw)
-    check_files(packed)
+    packed.check_unpacked()
     with RecordLog(packed.records) as log:
         assert log.append(synthetic.opened(2)).seq == len(before)
     identity = study.identity()

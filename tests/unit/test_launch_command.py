@@ -137,7 +137,6 @@ SECRETS = [
     ("MLFLOW_TRACKING_URI", "http://me:secret@lab-1:5000"),  # the environment names it as well as the option
     ("--optuna-storage", "postgresql://me:s/e@cret@lab-1/db"),
     ("config_args", "--hf-token secret"),
-    ("config_kwargs", {"hf_token": "secret", "pad_token": 0}),
 ]
 
 

@@ -6,7 +6,6 @@ import math
 import pytest
 
 from study.mirrors import mlflow_content as content
-from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.records import Line
 from tests.spaces import spec
 from tests.synthetic import built, ended, fold, iteration, make_folder, opened, started, whole_trial
@@ -78,19 +77,6 @@ def test_a_study_says_what_it_is_and_who_works_on_it(tmp_path):
     assert (tags["provenance.git.commit"], tags["cluster.num_nodes"], tags["status"]) == ("abc", "1", "running")
     assert tags["mlflow.source.name"] == "python -m study run demo.yaml"
     assert content.study_tags(identity, spec(), ledger(opened()), ended=True)["status"] == "killed"
-
-
-def test_how_far_mlflow_has_come_is_known_of_each_address_and_without_a_password(tmp_path):
-    mirror = MlflowMirror(make_folder(tmp_path, URI), URI)
-    assert mirror.state.offset == 0
-    mirror.note(experiment_id="1", parent_run_id="abc", offset=12, seq=3, error="away")
-    mirror.note(offset=15)
-    found = MlflowMirror(mirror.folder, URI).state
-    assert (found.experiment_id, found.parent_run_id, found.offset, found.seq, found.error) == ("1", "abc", 15, 3, "")
-    assert "secret" not in mirror.state_file.read_text()
-    assert MlflowMirror(mirror.folder, "http://elsewhere").state.offset == 0
-    mirror.state_file.write_text('{"offset": -1')
-    assert mirror.state.offset == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.adopted.loading import load_space
 from study.designs.registry import make_plan, private_shape
 from study.errors import ClusterError
 from study.machine.shape import Speeds
@@ -199,20 +198,6 @@ def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes,
     make_plan(spec(**changes), cluster(**enough))
     if changes == REAL:
         make_plan(spec(), cluster(**nodes))
-
-
-def test_the_published_scale_is_emulated_on_a_small_machine_and_real_on_a_large_one():
-    scaling = load_space("scaling")
-
-    def largest(**nodes):
-        return next(each for each in make_plan(scaling, cluster(**nodes)).kinds if each.num_env_runners == 46)
-
-    here, there = largest(local=2), largest(local=48)
-    assert (here.execution, here.num_cpus, here.label.timing) == ("emulated", 1, "emulated")
-    assert (there.execution, there.num_cpus, there.label.timing) == ("real", 47, "measured")
-    assert here.memory_mb < 1000 < there.memory_mb
-    sizes = [({"n0": 24, "n1": 24}, "real"), ({"n0": (94, 47)}, "real"), ({"n0": (94, 46)}, "emulated")]
-    assert [largest(**nodes).execution for nodes, _ in sizes] == [way for _, way in sizes]
 
 
 def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():

@@ -37,7 +37,7 @@ def test_an_unknown_space_names_the_nearest():
         ("quickstrat.yaml", r"no such file, got 'quickstrat\.yaml'.*'quickstart\.yaml'"),
         ("nosuch.yaml", "no such file"),
         (".", "no such file"),
-        ("x" * 300, ""),
+        ("x" * 300, "no such file"),
     ):
         with pytest.raises(SpaceError, match=said):
             load_space(name)
