@@ -434,12 +434,10 @@ class Extended(Learner):
             self.clip_share = 1.0 - (1.0 - last) * done
 
     def in_use(self, module_id: str) -> dict[str, Any]:
-        """Return extension -> what it really is, of those that are not as RLlib has them."""
+        """Return extension -> what it really is, of those that are not as RLlib has them; without Adam's epsilon."""
         found = told(self.config)
         groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
-        of_adam = isinstance(self.get_optimizers_for_module(module_id)[0][1], torch.optim.Adam)
-        found["adam_epsilon"] = groups[0]["eps"] if of_adam else None
-        found.pop("vf_lr", None)
+        found = {name: value for name, value in found.items() if name not in ("adam_epsilon", "vf_lr")}
         if len(groups) == 2:
             found["vf_lr"] = float(groups[1]["lr"])
         if "clip_end_fraction" in found:
