@@ -1,10 +1,7 @@
 """The report by value: the answer first, at most five tables and five figures, safe text, files that stand alone."""
 
 import csv
-import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import numpy as np
@@ -16,7 +13,6 @@ from analysis.figures import Figure, absent
 from analysis.opened import Study
 from analysis.report import MOST, Report, make_report, to_html, write
 from analysis.tables.table import Table, TableColumn, without_rows
-from tests.examples import ANALYSIS
 from tests.planted import Truth, planted_runs, study
 from tests.values import replace
 
@@ -190,11 +186,3 @@ def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
     assert (tmp_path / "figures" / "mine.svg").exists()
     with (tmp_path / "tables" / "T2.csv").open() as lines:
         assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
-
-
-def test_a_figure_is_drawn_whatever_the_surroundings_ask_of_matplotlib():
-    code = "import sys, analysis; assert analysis.open(sys.argv[1]).plot('score').to_png()"
-    words = [sys.executable, "-W", "error", "-c", code, str(ANALYSIS / "example_coinrun")]
-    surroundings = os.environ | {"MPLBACKEND": "module://of.another.program"}
-    done = subprocess.run(words, env=surroundings, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
