@@ -34,7 +34,7 @@ CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
         *(name for name, each in PARAMETERS.items() if each.kind is float),
-        "evaluation",
+        *("orthogonal_init", "evaluation"),
     )
 )
 """Keys of a fingerprint that the model takes as numbers, or that leave the clock alone."""

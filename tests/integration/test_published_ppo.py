@@ -19,8 +19,16 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, NormalizedObservations, RewardScale, orthogonal
+import study
+from study.trial.engine.extensions import (
+    ExtendedPPOTorchLearner,
+    NormalizedObservations,
+    RewardScale,
+    install,
+    orthogonal,
+)
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
@@ -482,3 +490,41 @@ def msgpacked(state: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / STATE_FILE).write_bytes(packed_state(state))
         return read_state(Path(folder))
+
+
+# --- where the extensions are put in ---------------------------------------------------------------------------------
+
+
+def test_fast_takes_what_a_configuration_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    told = {"normalize_observations": 1, "normalize_rewards": 1, "vf_clip_range": 0.2}
+    config = PPOConfig().environment("CartPole-v1").learners(learner_config_dict=told)
+    quick = study.fast(config)
+    assert (quick.env_runner_cls, quick.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
+    assert not caplog.records
+    assert isinstance(quick.build_env_to_module_connector()[0], NormalizedObservations)
+    assert config.learner_class is PPOTorchLearner
+    own = study.fast(config.copy(copy_frozen=False).training(shuffle_batch_per_epoch=False, grad_clip_by="value"))
+    kept = study.fast(config.copy(copy_frozen=False).learners(learner_config_dict={**told, "mine": 1}))
+    assert own.learner_class in (FusedPPOLearner, ExtendedPPOTorchLearner)
+    assert kept.learner_class is ExtendedPPOTorchLearner
+    assert kept.env_runner_cls is not BatchedEnvRunner
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            lambda config: config.learners(learner_class=type("Own", (PPOTorchLearner,), {})),
+            "needs RLlib's own learner",
+        ),
+        (lambda config: config.learners(num_learners=2), "needs one learner"),
+        (lambda config: config.learners(learner_connector=lambda *_: []), "the learner has connectors of its own"),
+        (lambda config: config.env_runners(env_to_module_connector=lambda *_: []), "the runners have connectors"),
+        (lambda config: config.multi_agent(policies={"a", "b"}), "needs an environment of one agent"),
+    ],
+)
+def test_what_extensions_do_not_go_together_with_is_refused(changes: Any, what: str) -> None:
+    config = PPOConfig().environment("CartPole-v1")
+    config.learners(learner_config_dict={"normalize_observations": 1, "normalize_rewards": 1})
+    with pytest.raises(ValueError, match=what):
+        install(changes(config))

@@ -437,8 +437,8 @@ class Extended(Learner):
         """Return extension -> what it really is, of those that are not as RLlib has them."""
         found = told(self.config)
         groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
-        if isinstance(self.get_optimizers_for_module(module_id)[0][1], torch.optim.Adam):
-            found["adam_epsilon"] = groups[0]["eps"]
+        of_adam = isinstance(self.get_optimizers_for_module(module_id)[0][1], torch.optim.Adam)
+        found["adam_epsilon"] = groups[0]["eps"] if of_adam else None
         found.pop("vf_lr", None)
         if len(groups) == 2:
             found["vf_lr"] = float(groups[1]["lr"])
