@@ -23,13 +23,7 @@ SUITE = "gymnasium"
 
 
 def exported(
-    settings: Iterable[Setting],
-    evaluations: pd.DataFrame,
-    form: Format,
-    *,
-    environment: str,
-    scored: bool,
-    floor: float | None,
+    settings: Iterable[Setting], evaluations: pd.DataFrame, form: Format, *, environment: str
 ) -> dict[str, Any]:
     """Return the runs of some settings as JSON values.
 
@@ -41,8 +35,6 @@ def exported(
             of the evaluation, and `absolute_metrics` with the final return and the score. Of a failed run there are the
             steps that it lived to see.
         environment: Its id.
-        scored: Whether the environment has a scale of scores.
-        floor: Return that a failed run counts with; None where it is not known.
 
     Raises:
         AnalysisError: The format is unknown, no run has ended with its whole budget, or a failed run has no number.
@@ -50,51 +42,43 @@ def exported(
     if form not in get_args(Format):
         known = " or ".join(get_args(Format))
         raise AnalysisError(where="format", rule=f"must be {known}", got=f"{form!r}", fix="Name one of them.")
-    algorithms = {
-        f"{each.name}, {count(each.num_env_runners, 'runner')}": _ended(each, scored=scored, floor=floor)
-        for each in settings
-    }
+    algorithms = {f"{each.name}, {count(each.num_env_runners, 'runner')}": _ended(each) for each in settings}
     if not algorithms:
         rule, fix = "a run must have ended with its whole budget", "Export a search or a hold-up study that has ended."
         raise AnalysisError(where="export", rule=rule, got="none", fix=fix)
     if form == "rliable":
-        name = "score" if scored else "return"
-        return {called: runs[[name]].to_numpy(dtype=float).tolist() for called, runs in algorithms.items()}
+        return {called: runs[runs.columns[-1:]].to_numpy(dtype=float).tolist() for called, runs in algorithms.items()}
     suite, task = re.fullmatch(r"(?:(.+)[/:])?([^/:]*)", environment).groups()  # type: ignore[union-attr]
     seen = evaluations.dropna(subset=["eval_return"]).sort_values("env_steps", kind="stable").groupby("trial")
     return {
         suite or SUITE: {
             task: {
-                called: {f"seed_{run['seed']}": _run(run, seen, scored=scored) for run in runs.to_dict("records")}
+                called: {f"seed_{run['seed']}": _run(run, seen) for run in runs.to_dict("records")}
                 for called, runs in algorithms.items()
             }
         }
     }
 
 
-def _ended(setting: Setting, *, scored: bool, floor: float | None) -> pd.DataFrame:
-    """Return one row per run: trial, seed (a run without one: its trial), return, score."""
-    runs, failed = setting.runs, setting.failed.to_numpy(dtype=bool)
-    returns, scores = (
-        np.where(failed, lost, runs[name].to_numpy(dtype=float, na_value=np.nan))
-        for name, lost in (("final_return", np.nan if floor is None else floor), ("score", 0.0))
-    )
-    if not np.isfinite(scores if scored else returns).all():
+def _ended(setting: Setting) -> pd.DataFrame:
+    """Return one row per run: trial, seed (a run without one: its trial), return, and score where runs are scored."""
+    numbers = {"return": setting.finals} | ({"score": setting.scores} if setting.scored else {})
+    if not np.isfinite([*numbers.values()][-1]).all():
         rule, got = "every run must have a number", f"{setting.name} has a run without one"
         fix = "Give `environment.floor`, the return of a run that failed, in the space."
         raise AnalysisError(where="export", rule=rule, got=got, fix=fix)
-    seeds = runs["seed"].fillna(runs["trial"]).to_numpy(dtype=int)
-    trials = runs["trial"].to_numpy(dtype=int)
-    return pd.DataFrame({"trial": trials, "seed": seeds, "return": returns, "score": scores}).sort_values("seed")
+    seeds = setting.runs["seed"].fillna(setting.runs["trial"]).to_numpy(dtype=int)
+    trials = setting.runs["trial"].to_numpy(dtype=int)
+    return pd.DataFrame({"trial": trials, "seed": seeds, **numbers}).sort_values("seed")
 
 
-def _run(run: Mapping[Any, Any], seen: Any, *, scored: bool) -> dict[str, Any]:
+def _run(run: Mapping[Any, Any], seen: Any) -> dict[str, Any]:
     rows = seen.get_group(run["trial"]) if run["trial"] in seen.groups else pd.DataFrame({"env_steps": []})
     steps = {
         f"step_{place}": {"step_count": int(row["env_steps"]), "return": [float(row["eval_return"])]}
         for place, (_, row) in enumerate(rows.iterrows())
     }
-    found = {"return": run["return"]} | ({"score": run["score"]} if scored else {})
+    found = {name: run[name] for name in ("return", "score") if name in run}
     return steps | {"absolute_metrics": {name: [value] for name, value in found.items() if np.isfinite(value)}}
 
 

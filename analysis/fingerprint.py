@@ -31,10 +31,9 @@ _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 """Entries of a setting that are the scale, or appear in another way."""
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
-_ENVIRONMENT = (
-    *("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "action_repeat", "frame_stack"),
-    *("normalize_observations", "normalize_rewards"),
-)
+_ENVIRONMENT = ("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "action_repeat", "frame_stack")
+_EARLIER = ("normalize_observations", "normalize_rewards")
+"""Keys of environments that earlier versions recorded; they are parameters now, which a setting may hold."""
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
 _LEARNER = (
     *("learner_class", "module_class", "optimizer", "grad_clip_by", "standardization", "device", "algorithm_class"),
@@ -88,7 +87,8 @@ def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str 
     environment = _whole(spec.get("environment"), EnvironmentSpec) or {}
     return {
         "algorithm": spec.get("algorithm"),
-        "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment},
+        "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment}
+        | {name: environment[name] for name in _EARLIER if environment.get(name)},
         "network": _whole(spec.get("model"), NetworkSpec),
         "evaluation": _whole(spec.get("evaluation"), EvaluationSpec),
         "runner": spec.get("runner"),

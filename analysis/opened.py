@@ -14,11 +14,11 @@ import pandas as pd
 
 from analysis.estimates import frame_of, select
 from analysis.estimates.certificate import certificate_of, certificate_rows
-from analysis.estimates.settings import Setting, setting_rows, settings_of, small_scale
+from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import Models, model_rows
-from analysis.quantity import Part
+from analysis.models.study import model_rows
+from analysis.quantity import Part, rows_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
@@ -64,6 +64,10 @@ class Study:
     @property
     def evaluations(self) -> pd.DataFrame:
         """One row per greedy evaluation; columns and units: `analysis.load.EVALUATION_COLUMNS`."""
+        return self._evaluations.copy()
+
+    @cached_property
+    def _evaluations(self) -> pd.DataFrame:
         return self.data.evaluations()
 
     def estimates(self, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
@@ -161,16 +165,9 @@ class Study:
         """
         from analysis.exports import exported, write
 
-        spec = self.data.spec
-        content = exported(
-            self.settings if self.kind != "throughput" else (),
-            self.evaluations,
-            form,
-            environment=str((self.data.sheet.get("environment") or {}).get("id") or "unknown"),
-            scored=spec.is_scored if spec else bool(self.data.runs["score"].notna().any()),
-            floor=spec.environment.floor if spec else None,
-        )
-        return write(content, Path(path))
+        environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
+        settings = self.settings if self.kind != "throughput" else ()
+        return write(exported(settings, self.evaluations, form, environment=environment), Path(path))
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 
@@ -221,13 +218,8 @@ class Study:
         """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self.data.evaluations(), target=spec.environment.target if spec else None)
-        return settings_of(runs, small=small_scale(self.data))
-
-    @cached_property
-    def models(self) -> Models:
-        """What the models say; its properties raise where the runs do not allow them."""
-        return Models(self.measured)
+            runs = watched(runs, self._evaluations, target=spec.environment.target if spec else None)
+        return settings_of(runs, spec)
 
     @cached_property
     def certificate(self) -> dict[str, Any] | str:
@@ -237,11 +229,13 @@ class Study:
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The long frame: every estimate of the study. `estimates` returns copies of it."""
-        rates = [*cells(self.selection), *model_rows(self.models, self.selection)]
+        rates = [*cells(self.selection), *model_rows(self.selection)]
         parts = (self.strong, self.weak, self.phases, self.targets)
         rows = [*rates, *prices_of(rates), *(row for part in parts for row in part.rows)]
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
-        rows += [*setting_rows(self.data, self.settings), *certificate_rows(self.data, self.certificate)]
+        if self.kind != "throughput":  # which claims no learning
+            rows += [row for each in self.settings for row in rows_of("setting", each, each.row())]
+        rows += certificate_rows(self.data, self.certificate)
         return frame_of(rows, kind=self.kind, engine=self.engine)
 
     def __repr__(self) -> str:

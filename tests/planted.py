@@ -134,7 +134,7 @@ def study(rows: list[dict[str, Any]] | pd.DataFrame, **changes: Any) -> StudyDat
         "kind": "search",
         "sheet": {"environment": {"id": "Waiting-v0"}, "versions": {"ray": "2.60.0"}, "commit": "abc"},
         "iterations": pd.DataFrame,
-        "read_evaluations": no_evaluations,
+        "evaluations": no_evaluations,
     }
     return StudyData(runs=as_frame(rows) if isinstance(rows, list) else rows, **(values | changes))
 

@@ -57,16 +57,14 @@ def candidates(study: "Study") -> pd.DataFrame:
         study; `runs`, its rows of trials; `n`, its seeds; `final_return`, an estimate or None; `num_solved`, runs at
         the target, None where the space has no target; `order`, its place among others.
     """
-    runs, spec = learning_runs(study.data.runs), study.data.spec
+    runs = learning_runs(study.data.runs)
     known = study.estimates("final_return").dropna(subset=[SCALE])
     returns = {(row["arm"], row[SCALE]): estimate_of(row) for _, row in known.iterrows()}
     varying = [name for name in PARAMETERS if name != SCALE and runs[name].nunique() > 1]
     shown = varying or [name for name in ("train_batch_size", "lr") if runs[name].notna().any()]
-    target = spec.environment.target if spec else None
     rows = []
     for each in sorted(study.settings, key=lambda each: each.order):
         some, first = each.runs, each.runs.iloc[0]
-        solved = (~each.failed & (some["final_return"] >= target)).fillna(False).sum() if target is not None else None
         ended = some["final_return"].notna().any()
         rows.append(
             {
@@ -76,7 +74,7 @@ def candidates(study: "Study") -> pd.DataFrame:
                 "runs": some,
                 "n": num_seeds(some),
                 "final_return": returns.get((each.name, each.num_env_runners)) if ended else None,
-                "num_solved": solved,
+                "num_solved": None if each.target is None else int(each.solved.sum()),
                 "order": each.order,
             }
         )

@@ -23,7 +23,7 @@ from analysis.answers.facts import (
 )
 from analysis.quantity import Part, declare, estimate_of
 from analysis.tables.numbers import in_words, number, percent
-from analysis.tables.pivot import estimate_in, pivot, table_of_pivot, told
+from analysis.tables.pivot import estimate_in, pivot, table_of_pivot
 from analysis.tables.table import Table
 from study.engine import other_engine
 from study.space.parameters import SCALE
@@ -97,7 +97,7 @@ def throughput_answer(study: "Study") -> Answer:
         if equal := overlap(estimate_in(mine, RATE), estimate_of(fastest)):
             setting, is_ = _setting(study, mine), "the setting of the price list"
         said = [*_gain(workload, wide, placed_once), *_limit(study, wide, placed_once)]
-        said += [*_fastest(fastest, mine, equal=equal), *_costs(wide)]
+        said += _fastest(fastest, mine, equal=equal)
         unknown = [*_unknown(study, wide[SCALE].tolist()[-1])]
     return Answer(
         kind=data.kind,
@@ -194,24 +194,6 @@ def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) 
     if equal and place(fastest) != place(mine):
         text += f"; {place(mine)} are as fast, within the error"
     yield Fact(role="support", text=f"{text}.", quantity=RATE, num_env_runners=int(fastest[SCALE]))
-
-
-def _costs(wide: pd.DataFrame) -> Iterator[Fact]:
-    """Yield the cheapest measured scale, and what the last measured step to more runners saves or costs."""
-    if wide[CPU_HOURS].notna().sum() > 1:
-        cheapest = wide.iloc[int(wide[CPU_HOURS].argmin())]
-        best, said = int(cheapest[SCALE]), told(cheapest, CPU_HOURS)
-        text = f"Cheapest: {runners(best)}, {said} CPU-hours for a million steps."
-        yield Fact(role="support", text=text, quantity=CPU_HOURS, num_env_runners=best)
-    last = wide[[HOURS, CPU_HOURS]].iloc[-2:].astype(float)
-    if not last.isna().any(axis=None):
-        parts = [
-            f"{number(abs(by))} {unit} {'more' if by > 0 else 'less'}"
-            for by, unit in zip(last.iloc[1] - last.iloc[0], ("hours", "CPU-hours"), strict=True)
-        ]
-        before, scale = wide[SCALE].tolist()[-2:]
-        text = f"{runners(scale)} instead of {before} take {' and '.join(parts)} for a million steps."
-        yield Fact(role="support", text=text, quantity=HOURS, num_env_runners=scale)
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:

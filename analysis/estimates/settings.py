@@ -7,7 +7,7 @@ environment's floor. Where the space gives no floor and reference there are no s
 there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -17,11 +17,12 @@ import pandas as pd
 
 from analysis.fingerprint import fields, in_words, value_in_words
 from analysis.load import StudyData
-from analysis.quantity import Basis, Row, quantity, rows_of
+from analysis.quantity import Basis, quantity
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
-from study.statistics import Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
+from study.space.spec import StudySpec
+from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 
 LIMIT = "max_iterations"
@@ -71,11 +72,37 @@ class Setting:
         name: In plain words.
         num_env_runners: Runners, or those that the lanes stand for.
         runs: One row per seed, the failed ones included.
+        target: Return from which on a run counts as solved; None where the space names none.
+        floor: Return that a failed run counts with; None where it is not known.
+        scored: Whether the environment has a scale of scores.
     """
 
     name: str
     num_env_runners: int
     runs: pd.DataFrame
+    target: float | None = None
+    floor: float | None = None
+    scored: bool = False
+
+    def numbers(self, name: str) -> FloatArray:
+        """Return a column of the runs, shape (runs,), NaN where there is nothing."""
+        return self.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+    @property
+    def finals(self) -> FloatArray:
+        """Return of each run, shape (runs,); a failed one has the environment's floor, NaN where that is not known."""
+        return np.where(self.failed, np.nan if self.floor is None else self.floor, self.numbers("final_return"))
+
+    @property
+    def scores(self) -> FloatArray:
+        """Score of each run, shape (runs,), NaN where there is none; a failed one has 0."""
+        return np.where(self.failed, 0.0, self.numbers("score"))
+
+    @property
+    def solved(self) -> BoolArray:
+        """Which runs end at the target, shape (runs,); without a target, which did not fail."""
+        reached = self.target is None or self.numbers("final_return") >= self.target
+        return np.asarray(~self.failed.to_numpy(dtype=bool) & reached)
 
     @property
     def failed(self) -> "pd.Series[bool]":
@@ -164,12 +191,12 @@ def runs_per_setting(runs: pd.DataFrame) -> list[int]:
     return learning_runs(runs).groupby(["setting", "num_env_runners"]).size().tolist()
 
 
-def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting]:
+def settings_of(runs: pd.DataFrame, spec: StudySpec | None = None) -> list[Setting]:
     """Return the settings of `learning_runs`: most seeds first, of equally many the best score, then the best return.
 
     Args:
         runs: One row per trial (`analysis.load`).
-        small: The small scale of a hold-up study.
+        spec: The space, which says by what runs are judged; None where it is not known.
 
     Returns:
         At most `MOST_SETTINGS`.
@@ -177,7 +204,7 @@ def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting
     here = learning_runs(runs)
     if here.empty:
         return []
-    names = _names(here, small)
+    names = _names(here, spec.holdup.small_scale if spec and spec.holdup else None)
     scores = here["score"].astype("Float64").where(here["status"].ne("failed"), 0.0).fillna(0.0).astype(float)
     # The return alone tells settings apart where nothing is scored.
     cells = here.assign(score=scores, final=here["final_return"].astype(float))
@@ -185,9 +212,11 @@ def settings_of(runs: pd.DataFrame, *, small: int | None = None) -> list[Setting
     order = grouped.agg(size=("score", "size"), score=("score", "mean"), final=("final", "mean")).reset_index()
     by = ["size", "score", "final", "num_env_runners", "setting"]
     order = order.sort_values(by, ascending=[False] * 3 + [True] * 2).head(MOST_SETTINGS)
-    places = grouped.indices
+    places, environment = grouped.indices, spec.environment if spec else None
+    judged: dict[str, Any] = {"scored": spec.is_scored if spec else bool(runs["score"].notna().any())}
+    judged |= {name: getattr(environment, name, None) for name in ("target", "floor")}
     return [
-        Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]])
+        Setting(name=names[key, int(scale)], num_env_runners=int(scale), runs=here.iloc[places[key, scale]], **judged)
         for key, scale in zip(order["setting"], order["num_env_runners"], strict=True)
     ]
 
@@ -235,72 +264,33 @@ def _names(runs: pd.DataFrame, small: int | None) -> dict[tuple[str, int], str]:
     return names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A setting, and by which returns its environment is judged."""
-
-    setting: Setting
-    target: float | None
-    floor: float | None
-    scored: bool
-
-    @property
-    def failed(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which runs failed, shape (runs,)."""
-        return self.setting.failed.to_numpy(dtype=bool)
-
-    def numbers(self, name: str) -> FloatArray:
-        """Return a column of the runs, shape (runs,), NaN where there is nothing."""
-        return self.setting.runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
-
-    @property
-    def solved(self) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which runs end at the target, shape (runs,); without a target, which did not fail."""
-        reached = self.target is None or self.numbers("final_return") >= self.target
-        return np.asarray(~self.failed & reached)
-
-
 @quantity("setting", "return", "return")
-def final_return(at: Judged) -> Estimate | None:
+def final_return(at: Setting) -> Estimate | None:
     """Interquartile mean of the runs' final greedy evaluation returns; a failed run has the environment's floor."""
-    finals = np.where(at.failed, np.nan if at.floor is None else at.floor, at.numbers("final_return"))
-    known = np.isfinite(finals)
-    return iqm_interval(finals[known], solved=at.solved[known]) if known.any() else None
+    known = np.isfinite(at.finals)
+    return iqm_interval(at.finals[known], solved=at.solved[known]) if known.any() else None
 
 
 @quantity("setting", "1", "score")
-def score(at: Judged) -> Estimate | None:
+def score(at: Setting) -> Estimate | None:
     """Mean score of the runs, 0 = floor, 1 = reference; a failed run is 0."""
-    scores = np.where(at.failed, 0.0, at.numbers("score"))
-    return mean_interval(scores, solved=at.solved) if at.scored and np.isfinite(scores).all() else None
+    return mean_interval(at.scores, solved=at.solved) if at.scored and np.isfinite(at.scores).all() else None
 
 
 @quantity("setting", "1", "solved")
-def solved_share(at: Judged) -> Estimate | None:
+def solved_share(at: Setting) -> Estimate | None:
     """Share of the runs that end at the target; a failed run does not."""
-    returns = at.numbers("final_return")
-    if at.target is None or not (np.isfinite(returns) | at.failed).any():
+    if at.target is None or not (np.isfinite(at.numbers("final_return")) | at.failed).any():
         return None
-    return rate_interval(int(at.solved.sum()), returns.size)
+    return rate_interval(int(at.solved.sum()), len(at.runs))
 
 
 @quantity("setting", "CPU s", "CPU time")
-def cpu_s_spent(at: Judged) -> Estimate | None:
+def cpu_s_spent(at: Setting) -> Estimate | None:
     """Mean CPU seconds that a run spent in training."""
     spent = at.numbers("cpu_s_spent")
     spent = spent[np.isfinite(spent)]
     return mean_interval(spent) if spent.size else None
-
-
-def setting_rows(data: StudyData, settings: Iterable[Setting]) -> Iterator[Row]:
-    """Yield what each setting learnt at each number of runners; nothing of a throughput study."""
-    if data.kind == "throughput":
-        return
-    environment = data.spec.environment if data.spec else None
-    scored = data.spec.is_scored if data.spec else bool(data.runs["score"].notna().any())
-    target, floor = (environment.target, environment.floor) if environment else (None, None)
-    for setting in settings:
-        yield from rows_of("setting", Judged(setting=setting, target=target, floor=floor, scored=scored), setting.row())
 
 
 # --- learning curves -------------------------------------------------------------------------------------------
@@ -310,20 +300,12 @@ GRID_POINTS = 24
 COLUMNS = ("arm", "num_env_runners", "at", "value", "low", "high", "level", "n", "n_failed", "method")
 
 
-def learning_curves(
-    settings: Iterable[Setting],
-    evaluations: pd.DataFrame,
-    *,
-    floor: float | None = None,
-    target: float | None = None,
-) -> pd.DataFrame:
+def learning_curves(settings: Iterable[Setting], evaluations: pd.DataFrame) -> pd.DataFrame:
     """Return the curve of each setting: one row per setting and env step, the columns of `COLUMNS`.
 
     Args:
         settings: Settings with their runs.
         evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
-        floor: Return that a failed run counts with from its end on; None where it is not known.
-        target: Return of a solved run: below five runs a curve has no interval where some are solved and others not.
     """
     rows: list[tuple[object, ...]] = []
     known = evaluations.dropna(subset=["eval_return", "env_steps"])
@@ -334,14 +316,17 @@ def learning_curves(
             here = known[known["trial"] == trial].sort_values("env_steps")
             at, values = here["env_steps"].to_numpy(float), here["eval_return"].to_numpy(float)
             if trial in failed:
-                if floor is None:
+                if setting.floor is None:
                     continue
                 # The evaluation after the last one is the first that the run did not live to see.
-                at, values = np.append(at, np.nextafter(at[-1], np.inf) if at.size else 0.0), np.append(values, floor)
+                at, values = (
+                    np.append(at, np.nextafter(at[-1], np.inf) if at.size else 0.0),
+                    np.append(values, setting.floor),
+                )
             if at.size:
                 tracks.append((at, values))
         for place, values in _along(tracks):
-            found = iqm_interval(values, solved=None if target is None else values >= target)
+            found = iqm_interval(values, solved=None if setting.target is None else values >= setting.target)
             ends = [end if np.isfinite(end) else None for end in (found.low, found.high)]
             numbers = (found.value, *ends, found.level, found.n, len(failed), found.method)
             rows.append((setting.name, setting.num_env_runners, place, *numbers))

@@ -5,8 +5,8 @@ is 50,000 env steps, the evaluation before being at none, got there anywhere in 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,42 +29,34 @@ MOST_RESAMPLED = 50
 BEYOND = f"beyond the {MOST_RESAMPLED} settings with the most runs"
 
 
-@dataclass(kw_only=True, eq=False)
-class Reach:
+class Reach(NamedTuple):
     """The runs of one setting on their way to the target.
 
     Attributes:
-        setting: With its runs.
+        steps: Restricted mean of env steps to the target.
         timed: Those of its runs whose clock was measured, on equal hardware.
-        horizon: Env steps at which restricted means are cut.
     """
 
-    setting: Setting
+    steps: Estimate
     timed: pd.DataFrame
-    horizon: float
 
-    @cached_property
-    def times(self) -> tuple[FloatArray, FloatArray, BoolArray]:
-        """Env steps to the target (or those watched without it), those when last seen below, and who got there.
 
-        Each of shape (runs,). A failed run did not leave by chance: it is written as not reached at the horizon. One
-        that finished without the target is censored at the steps that it trained for.
-        """
-        runs, failed = self.setting.runs, self.setting.failed.to_numpy(dtype=bool)
-        steps, trained, before = (
-            runs[name].to_numpy(dtype=np.float64, na_value=np.nan) if name in runs else np.full(len(runs), np.nan)
-            for name in ("env_steps_to_target", "env_steps", BEFORE)
-        )
-        reached = ~failed & np.isfinite(steps)
-        times = np.where(reached, steps, np.where(failed | np.isnan(trained), self.horizon, trained))
-        since = np.where(failed | np.isnan(before), times, np.minimum(before, times))
-        order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
-        return times[order], since[order], reached[order]
+def times_of(setting: Setting, horizon: float) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Return env steps to the target (or those watched without it), those when last seen below, and who got there.
 
-    @cached_property
-    def steps(self) -> Estimate:
-        """The restricted mean of env steps to the target."""
-        return restricted(*self.times, horizon=self.horizon)
+    Each of shape (runs,). A failed run did not leave by chance: it is written as not reached at the horizon. One that
+    finished without the target is censored at the steps that it trained for.
+    """
+    failed, steps, trained = (
+        setting.failed.to_numpy(dtype=bool),
+        *map(setting.numbers, ("env_steps_to_target", "env_steps")),
+    )
+    before = setting.numbers(BEFORE) if BEFORE in setting.runs else np.full(failed.size, np.nan)
+    reached = ~failed & np.isfinite(steps)
+    times = np.where(reached, steps, np.where(failed | np.isnan(trained), horizon, trained))
+    since = np.where(failed | np.isnan(before), times, np.minimum(before, times))
+    order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
+    return times[order], since[order], reached[order]
 
 
 def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, horizon: float) -> Estimate:
@@ -147,8 +139,8 @@ def targets_of(
     for each in chosen:
         mine = measured[measured["trial"].isin(each.runs["trial"])]
         common = mine["fingerprint"].astype(str).mode()
-        at = Reach(setting=each, horizon=horizon, timed=mine[mine["fingerprint"].isin(common.head(1))])
-        times, since, reached = at.times
+        times, since, reached = times_of(each, horizon)
+        at = Reach(restricted(times, since, reached, horizon=horizon), mine[mine["fingerprint"].isin(common.head(1))])
         place = each.row() | {"num_cpus": as_int(at.timed, "num_cpus"), "n_censored": int((~reached).sum())}
         rows += rows_of("target", at, place)
         apart = max(apart, float((times - since)[reached].max(initial=0.0)))

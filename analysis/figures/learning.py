@@ -141,7 +141,7 @@ def return_steps(study: "Study", title: str) -> Figure:
     if spec is not None and spec.holdup is not None:  # of the chosen setting the other scales stand beside its score
         chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == spec.holdup.target_scale]
     floor, goal = (spec.environment.floor, spec.environment.target) if spec is not None else (None, None)
-    frame = learning_curves(chosen, evaluations, floor=floor, target=goal)
+    frame = learning_curves(chosen, evaluations)
     if frame.empty:
         why = "No run of a known scale with its whole budget has an evaluation yet. Fix: wait for the first one."
         return absent(key, title, why)

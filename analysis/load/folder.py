@@ -78,7 +78,7 @@ def from_folder(path: str | Path) -> StudyData:
         problems=tuple(problems),
         spec=spec,
         iterations=partial(iterations_frame, folder.records),
-        read_evaluations=trials.evaluations_frame,
+        evaluations=trials.evaluations_frame,
         ledger=trials.ledger,
         folder=folder,
     )

@@ -4,15 +4,12 @@ The mirror uploads them packed, at intervals and at the end. No other file of an
 imported only when a study is read from there.
 """
 
-import difflib
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pandas as pd
 from mlflow import MlflowClient
@@ -20,14 +17,15 @@ from mlflow.entities import Run
 
 from analysis.load.folder import date, from_folder
 from analysis.load.study_data import StudyData
+from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_content import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 
-_PAGE = 1000
-"""Experiments, or runs, of a page."""
+_MOST = 50_000
+"""Experiments, or runs, that are looked at: as many as MLflow gives at once."""
 _SHOWN = 12
 """Most names in a message."""
 _SETTINGS = CLIENT_SETTINGS | {
@@ -109,16 +107,10 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
     Raises:
         AnalysisError: There is none, or there are several and none was named.
     """
-    experiments = {
-        each.experiment_id: each.name
-        for each in _all(lambda token: client.search_experiments(max_results=_PAGE, page_token=token))
-    }
-    runs = _all(
-        lambda token: client.search_runs(
-            list(experiments), f"tags.`{ROLE}` = 'study'", max_results=_PAGE,
-            order_by=["attributes.start_time ASC"], page_token=token,
-        )
-    )  # fmt: skip
+    experiments = {each.experiment_id: each.name for each in client.search_experiments(max_results=_MOST)}
+    runs = client.search_runs(
+        list(experiments), f"tags.`{ROLE}` = 'study'", max_results=_MOST, order_by=["attributes.start_time ASC"]
+    )
     found = [
         (run, experiments[run.info.experiment_id])
         for run in runs
@@ -137,23 +129,10 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
         )
         rule, got = "one study must be named, by its name or its id", f"{len(chosen)}"
         raise AnalysisError(where=shown, rule=rule, got=got, fix=f"Name one of {listed}.")
-    names = list(dict.fromkeys(name for _, name in found))
-    near = difflib.get_close_matches(study or "", names, n=1)
-    fix = f"Did you mean {near[0]!r}?" if near else f"Give one of {', '.join(map(repr, names[:_SHOWN]))}."
-    if not names:
-        fix = "Check the URI, and name a study that `python run_study.py` has sent there."
-    rule = "must hold a study of this project" if study is None else f"must hold a study {study!r} of this project"
-    raise AnalysisError(where=shown, rule=rule, got="none", fix=fix)
-
-
-def _all(page_of: Callable[[str | None], Any]) -> list[Any]:
-    """Return what all pages hold."""
-    page: Any = page_of(None)
-    found = [*page]
-    while page.token:
-        page = page_of(page.token)
-        found += page
-    return found
+    if found:
+        raise unknown(f"study in {shown}", study, dict.fromkeys([name for _, name in found][:_SHOWN], ""))
+    fix = "Check the URI, and name a study that `python run_study.py` has sent there."
+    raise AnalysisError(where=shown, rule="must hold a study of this project", got="none", fix=fix)
 
 
 def _check_database(database: Path) -> None:
@@ -162,20 +141,15 @@ def _check_database(database: Path) -> None:
     Raises:
         TrackingError: It is not.
     """
-    path, got = database.absolute(), object()
-    try:
-        if not path.is_file():
-            got = f"no file at {path}"
-        else:
+    found, path = None, database.absolute()
+    with suppress(sqlite3.Error):
+        if path.is_file():
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-                if connection.execute("select 1 from sqlite_master where name = 'experiments'").fetchone():
-                    return
-            got = "one without experiments"
-    except sqlite3.Error as error:
-        got = error
-    raise TrackingError(
-        where=f"tracking URI sqlite:///{database}",
-        rule="must be an MLflow database",
-        got=got,
-        fix="Give the file that `mlflow ui` shows; one without / is in the working directory.",
-    )
+                found = connection.execute("select 1 from sqlite_master where name = 'experiments'").fetchone()
+    if found is None:
+        raise TrackingError(
+            where=f"tracking URI sqlite:///{database}",
+            rule="must be an MLflow database",
+            got=f"one without experiments, or no such file ({path})",
+            fix="Give the file that `mlflow ui` shows; one without / is in the working directory.",
+        )

@@ -44,9 +44,8 @@ class StudyData:
     folder: StudyFolder | None = field(default=None, repr=False)
     iterations: Callable[[], pd.DataFrame] = field(repr=False)
     """Reads one row per training iteration, the columns of `ITERATION_COLUMNS`; `StudyError` if that cannot be read."""
-    read_evaluations: Callable[[], pd.DataFrame] = field(repr=False)
-    """Reads what `evaluations` returns."""
-    _read: dict[str, pd.DataFrame] = field(default_factory=dict, init=False, repr=False)
+    evaluations: Callable[[], pd.DataFrame] = field(repr=False)
+    """Reads one row per evaluation, the columns of `EVALUATION_COLUMNS`."""
 
     @property
     def space_file(self) -> str | None:
@@ -63,13 +62,3 @@ class StudyData:
     def is_running(self) -> bool:
         """Whether a driver works on the study's folder now; False for a study in MLflow, where that is not known."""
         return "://" not in self.source and bool(at_work(Path(self.source)))
-
-    def evaluations(self) -> pd.DataFrame:
-        """Return one row per evaluation, the columns of `EVALUATION_COLUMNS`; read once, the caller's own copy.
-
-        Raises:
-            StudyError: The source cannot be read any more.
-        """
-        if "evaluations" not in self._read:
-            self._read["evaluations"] = self.read_evaluations()
-        return self._read["evaluations"].copy()

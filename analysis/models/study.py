@@ -8,18 +8,18 @@ measured scale, nor by a model that does not describe its own runs.
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.models.iteration_time import IterationTimeFit, at_scales, column, fit_iteration_time
+from analysis.models.iteration_time import at_scales, column, fit_iteration_time
 from analysis.quantity import Basis, Row, quantity, row
 from analysis.scaling.blocks import LEVEL
 from analysis.scaling.clock import engine_in
 from analysis.scaling.selection import Selection
 from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS
 from study.statistics import Estimate, FloatArray, without_interval
 
 TIMES = (
@@ -33,8 +33,8 @@ CELL = ("num_env_runners", *SETTING, "learner_threads", "episode_len")
 CLOCK_FREE = frozenset(
     (
         *("train_batch_size", "minibatch_times_learners", "num_epochs", "num_envs_per_env_runner", "num_learners"),
-        *("lr", "lr_end_fraction", "gamma", "lambda", "clip_param", "entropy_coeff", "grad_clip", "vf_clip_param"),
-        *("vf_loss_coeff", "kl_coeff", "kl_target", "evaluation"),
+        *(name for name, each in PARAMETERS.items() if each.kind is float),
+        *("orthogonal_init", "evaluation"),
     )
 )
 """Keys of a fingerprint that the model takes as numbers, or that leave the clock alone."""
@@ -84,71 +84,25 @@ def _workload(fingerprint: str) -> tuple[str, float]:
     return json.dumps(kept | {"environment": environment, "threads": threads}, sort_keys=True), wait_ms / 1e3
 
 
-class Models:
-    """The model of one study, fitted when it is first asked for.
-
-    Every property raises `AnalysisError` where the runs do not allow it.
-    """
-
-    def __init__(self, measured: pd.DataFrame) -> None:
-        """Take the runs whose times may be used; nothing is computed yet."""
-        self._measured = measured
-
-    @cached_property
-    def runs(self) -> pd.DataFrame:
-        """The runs of the workload with most runs that the model may be fitted to."""
-        if not (groups := from_runs(self._measured)):
-            rule = "need finished runs with a measured clock and timed phases"
-            raise AnalysisError(where="models", rule=rule, got="none", fix="Run a throughput study.")
-        return groups[0]
-
-    @cached_property
-    def setting(self) -> pd.DataFrame:
-        """Of these, the runs of the setting that ran at most scales; on a tie that with most runs."""
-        grouped = self.runs.groupby(list(SETTING), sort=True)["num_env_runners"]
-        weights = pd.DataFrame({"scales": grouped.nunique(), "runs": grouped.size()})
-        most = weights.sort_values(["scales", "runs"], ascending=False, kind="stable").index[0]
-        mine: pd.DataFrame = self.runs[(self.runs[list(SETTING)] == list(most)).all(axis=1)]
-        return mine
-
-    @property
-    def cell(self) -> pd.DataFrame:
-        """That setting at its largest scale, one row of the columns `CELL`."""
-        first = int(column(self.setting, "num_env_runners").argmax())
-        return self.setting.iloc[[first]][list(CELL)].reset_index(drop=True)
-
-    @property
-    def scales(self) -> tuple[int, ...]:
-        """Scales at which that setting ran."""
-        return tuple(int(each) for each in np.unique(column(self.setting, "num_env_runners")))
-
-    @cached_property
-    def described(self) -> IterationTimeFit:
-        """The iteration-time model where it describes its own runs."""
-        fit = fit_iteration_time(self.runs)
-        if fit.closure > MOST_OFF:
-            raise AnalysisError(
-                where="models",
-                rule=f"the iteration-time model must describe its own runs to within {MOST_OFF:.0%} at their median",
-                got=f"{fit.closure:.0%}, so that nothing is predicted from it",
-                fix="Read what was measured.",
-            )
-        return fit
+def setting_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of the setting that ran at most scales; on a tie of that with most runs."""
+    grouped = runs.groupby(list(SETTING), sort=True)["num_env_runners"]
+    weights = pd.DataFrame({"scales": grouped.nunique(), "runs": grouped.size()})
+    most = weights.sort_values(["scales", "runs"], ascending=False, kind="stable").index[0]
+    mine: pd.DataFrame = runs[(runs[list(SETTING)] == list(most)).all(axis=1)]
+    return mine
 
 
-# --- rows of the long frame ---------------------------------------------------------------------------------------
-
-
-@quantity("limit", "1", "error of the model")
-def prediction_error(found: Models) -> Estimate | None:
+@quantity("model", "1", "error of the model")
+def prediction_error(runs: pd.DataFrame) -> Estimate | None:
     """Median |predicted - measured| / measured iteration time where each number of runners in turn is held out.
 
     By the iteration-time model, of the setting that ran at most scales; None below three scales.
     """
-    runs, mine, errors = found.runs, found.setting, list[FloatArray]()
-    if len(found.scales) < 3:
+    mine, errors = setting_of(runs), list[FloatArray]()
+    if mine["num_env_runners"].nunique() < 3:
         return None
-    for scale in found.scales:
+    for scale in mine["num_env_runners"].unique():
         held = mine[mine["num_env_runners"] == scale]
         # What is handed over is where, not what: an episode's length is measured there, and is taken away too.
         where = held[list(CELL)].assign(episode_len=np.nan)
@@ -158,19 +112,23 @@ def prediction_error(found: Models) -> Estimate | None:
     return without_interval(value, n=n, level=LEVEL, method="each number of runners held out")
 
 
-def model_rows(found: Models, selection: Selection) -> Iterator[Row]:
-    """Yield what the model says of the workload that ran at most scales, where the runs allow it.
+def model_rows(selection: Selection) -> Iterator[Row]:
+    """Yield what the model says of the workload with most runs; nothing where it cannot be fitted or is far off them.
 
     Args:
-        found: The model.
         selection: The runs whose times may be used.
     """
+    if not (groups := from_runs(selection.runs)):
+        return
     with suppress(AnalysisError):
-        fingerprints, scales = found.setting["fingerprint"], found.scales
-        text = fingerprints.mode().iloc[0]
-        here = selection.runs[selection.runs["fingerprint"].isin(fingerprints)].dropna(subset=["num_cpus"])
-        cpus, least, largest = here.groupby("num_env_runners")["num_cpus"].min(), min(scales), max(scales)
-        batch = int(found.cell["train_batch_size"].iloc[0])
+        fit, mine = fit_iteration_time(groups[0]), setting_of(groups[0])
+        if fit.closure > MOST_OFF:
+            return
+        cell = mine.iloc[[int(column(mine, "num_env_runners").argmax())]][list(CELL)].reset_index(drop=True)
+        scales = sorted({int(each) for each in mine["num_env_runners"]})
+        text, least, largest = mine["fingerprint"].mode().iloc[0], scales[0], scales[-1]
+        here = selection.runs[selection.runs["fingerprint"].isin(mine["fingerprint"])].dropna(subset=["num_cpus"])
+        cpus, batch = here.groupby("num_env_runners")["num_cpus"].min(), int(cell["train_batch_size"].iloc[0])
         place = {"workload": selection.names[text], "engine": engine_in(text), "train_batch_size": batch}
 
         def at(scale: int) -> Row:
@@ -180,9 +138,9 @@ def model_rows(found: Models, selection: Selection) -> Iterator[Row]:
 
         most = MOST_EXTRAPOLATED * largest
         asked = sorted({n for n in (*ASKED, most) if least < n <= most} - set(scales))
-        for n, rate in zip(asked, found.described.predict(at_scales(found.cell, asked)) if asked else (), strict=True):
+        for n, rate in zip(asked, fit.predict(at_scales(cell, asked)) if asked else (), strict=True):
             yield row("env_steps_per_s", rate, at(n))
-        if (error := prediction_error(found)) is not None:
+        if (error := prediction_error(groups[0])) is not None:
             yield row("prediction_error", error, at(largest))
 
 

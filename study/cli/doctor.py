@@ -33,7 +33,7 @@ def doctor(
 ) -> None:
     """Say what would make a study fail or its numbers wrong here, and what to do; exit code 2 if a check failed.
 
-    With a space, also whether its largest trial fits and its environment runs.
+    With a space, also whether its largest trial fits.
     """
     spec = load(one_space(space_argument, space), set_, None, None) if space_argument or space else None
     from study.doctor.asking import find_surroundings

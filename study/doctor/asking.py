@@ -21,15 +21,13 @@ import msgspec
 import psutil
 
 from study.designs.registry import private_shape
-from study.errors import ClusterError, SpaceError, StudyError
+from study.errors import ClusterError, StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
-from study.machine.host import boot_id, cores_of, cpu_quota, machine_key, memory_mb, open_ports, this_node, usable_cpus
+from study.machine.host import boot_id, cores_of, machine_key, memory_mb, open_ports, this_node, usable_cpus
 from study.machine.jobs import granted_cpus
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
 from study.machine.shape import ClusterShape, NodeShape
-from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
-from study.space.sections import EnvironmentSpec
 from study.space.spec import StudySpec
 
 SAMPLE_S = 1.0
@@ -49,8 +47,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Of every distribution, by its normalised name; of Python; a digest of this project's modules."""
     cores: list[str]
     """Physical cores of the affinity, each by the list of its hyper-threads."""
-    given: tuple[int, str] | None
-    """Logical CPUs that this user has of the machine's, and what says so; None where it is all of them."""
+    granted: tuple[int, str] | None
+    """CPUs that a batch system gave, and the variable that says so; None where there is none."""
     available_mb: int
     shm_free_mb: int
     token_mode: str | None
@@ -62,8 +60,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     open_ports: list[str]
     """Where Ray's servers listen beyond loopback."""
     load: NodeLoad | None
-    why_no_environment: str = ""
-    """Why the space's environment cannot be made there; empty when it can, or there is no space."""
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,15 +101,14 @@ def find_surroundings(
         address: Ray to join, as of `run`; None for `RAY_ADDRESS` or this machine.
         tracking_uri: MLflow; None for what `run` uses by default.
         out: Folder that holds the studies.
-        spec: A space: then its environment is made on every node.
+        spec: A space: then it is asked whether its trials fit.
     """
     cluster: dict[str, Any] = {}
-    # First, so that the modules that the environment imports are known and can travel.
-    here = read_node(sample_s=0.0, environment=None if spec is None else spec.environment)
+    here = read_node(sample_s=0.0)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             if (found := resolve_address(address)) is not None:
-                cluster = _ask_cluster(found, None if spec is None else spec.environment)
+                cluster = _ask_cluster(found)
     except StudyError as error:
         cluster = {"refusal": error}
     except Exception as error:  # noqa: BLE001 (whatever Ray raises is a finding too)
@@ -129,19 +124,18 @@ def find_surroundings(
     return Surroundings(here=here, tracking_uri=uri, out=out, spec=spec, **cluster)
 
 
-def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str, Any]:
+def _ask_cluster(address: str) -> dict[str, Any]:
     """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was.
 
     Raises:
-        ClusterError: It refuses us, or what the environment consists of cannot travel.
+        ClusterError: It refuses us.
     """
-    modules = () if environment is None else own_modules(environment)
-    with joined_ray(address, runtime_env=runtime_env(modules), asks_nodes=False):
+    with joined_ray(address, asks_nodes=False):
         import ray
 
         session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
-        asked = {"sample_s": SAMPLE_S, "session": session, "asking": me, "environment": environment}
         nodes, silent = [], {}
+        asked = {"sample_s": SAMPLE_S, "session": session, "asking": me}
         for shape, node in ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, **asked):
             if isinstance(node, str):
                 silent[shape["address"]] = node
@@ -158,20 +152,13 @@ def _ask_cluster(address: str, environment: EnvironmentSpec | None) -> dict[str,
         }
 
 
-def read_node(
-    *,
-    sample_s: float,
-    session: str = "",
-    asking: tuple[str, int] | None = None,
-    environment: EnvironmentSpec | None = None,
-) -> Node:
+def read_node(*, sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> Node:
     """Return what this process sees of its machine.
 
     Args:
         sample_s: Seconds to watch the load; 0 for not at all.
         session: Name of the Ray session that this node belongs to; empty outside of Ray.
         asking: Machine, by `machine_key`, and process of the doctor, which is not foreign.
-        environment: One to make here; None for none.
     """
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
@@ -181,7 +168,7 @@ def read_node(
         boot_id=boot_id(),
         versions=_versions(),
         cores=cores_of(usable_cpus()),
-        given=_given_cpus(),
+        granted=granted_cpus(),
         available_mb=memory_mb()[1],
         shm_free_mb=shutil.disk_usage("/dev/shm").free // 2**20 if Path("/dev/shm").is_dir() else 0,
         token_mode=os.environ.get("RAY_AUTH_MODE"),
@@ -189,18 +176,7 @@ def read_node(
         threads_variable=variables.get("OMP_NUM_THREADS"),
         open_ports=open_ports(session) if session else [],
         load=_load(sample_s, session, asking) if sample_s else None,
-        why_no_environment="" if environment is None else _why_no_environment(environment),
     )
-
-
-def _given_cpus() -> tuple[int, str] | None:
-    """Return the fewest CPUs that the kernel and the batch system give us, where it is not the whole machine."""
-    allowed, quota, (granted, variable) = len(usable_cpus()), cpu_quota(), granted_cpus()
-    limits = [(allowed, "the affinity (cpuset)")]
-    limits += [] if quota is None else [(max(int(quota), 1), "the quota of a control group")]
-    limits += [] if granted is None else [(granted, variable)]
-    least = min(limits, key=lambda limit: limit[0])
-    return least if least[0] < (os.cpu_count() or allowed) else None
 
 
 def _versions() -> dict[str, str]:
@@ -234,13 +210,3 @@ def _load(sample_s: float, session: str = "", asking: tuple[str, int] | None = N
     first = snapshot(ours)
     time.sleep(sample_s)
     return load_between(first, snapshot(ours, last=True))
-
-
-def _why_no_environment(spec: EnvironmentSpec) -> str:
-    from study.trial.engine.envs.probing import probe
-
-    try:
-        probe(spec, "environment")
-    except SpaceError as error:
-        return " ".join(fault.problem for fault in error.faults)
-    return ""

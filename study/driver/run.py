@@ -108,6 +108,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         return _Session(spec, options, display).open()
     finally:
         gc.enable()
+        gc.unfreeze()  # a notebook goes on
 
 
 def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
@@ -182,7 +183,7 @@ class _Session:
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
         if self.is_new:
-            self._await_mirrors()  # before Ray starts: what is wrong with a place is known in seconds
+            self._await_mirrors(but=("sqlite:",))  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -210,8 +211,7 @@ class _Session:
             self.display.note(remark)
         if self.address is not None:
             self._check_overrides(shape)  # anew: only now is it known what is emulated
-        if not self.is_new:
-            self._await_mirrors()
+        self._await_mirrors()
         modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         variables = {} if self.adopted is None else self.adopted.variables
         return Conductor(
@@ -263,14 +263,17 @@ class _Session:
         anything = next(read_lines(self.folder.records), None) is not None
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
-    def _await_mirrors(self) -> None:
+    def _await_mirrors(self, *, but: tuple[str, ...] = ()) -> None:
         """Let the places outside of the folder prove that they take the study; a first start insists on it.
+
+        Args:
+            but: How the addresses begin that are not waited for: a new database is made while Ray starts.
 
         Raises:
             TrackingError: At a first start, one does not answer.
         """
         for key, mirror in self.mirrors.mirrors.items():
-            if "://" not in mirror.address:
+            if "://" not in mirror.address or mirror.address.startswith(but):
                 continue
             try:
                 with self.display.busy(f"Waiting for {mirror.name}"):

@@ -152,7 +152,7 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
         max_episode_steps=spec.environment.max_episode_steps,
         step_wait_ms=spec.environment.step_wait_ms,
         calls=calls,
-        extensions="" if fast else extensions_of(dict(calls)["training"]),
+        extensions="" if fast else extensions_of(dict(calls)["learners"]),
         env_steps=spec.budget.env_steps,
         iterations=iterations,
         time_s=spec.budget.time_s,
@@ -184,12 +184,12 @@ def values_set(
     return calls.made
 
 
-def extensions_of(training: Mapping[str, Any]) -> str:
+def extensions_of(learners: Mapping[str, Any]) -> str:
     """Return the text that a script needs for what RLlib has no option for; empty where it asks for nothing.
 
     It is that of the module with which a study trains, without its first lines.
     """
-    if not training.get("learner_config_dict"):
+    if not learners.get("learner_config_dict"):
         return ""
     text = (files("study.trial.engine") / "extensions.py").read_text(encoding="utf-8")
     return text.partition('"""\n\n')[2].rstrip()
@@ -214,7 +214,7 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
     network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
     network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
     network |= {"vf_share_layers": model.vf_share_layers, **({"free_log_std": True} if model.free_log_std else {})}
-    learning: dict[str, Any] = {"num_learners": resources.num_learners}
+    learning: dict[str, Any] = {**calls.pop("learners"), "num_learners": resources.num_learners}
     if resources.num_learners:
         learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
     if resources.num_gpus_per_learner:

@@ -95,7 +95,7 @@ def trial_as_script(trial: ExportedTrial, *, fast: bool = False) -> str:
         for method, arguments in given.items()
         if arguments
     ]
-    if (extensions := "" if fast else extensions_of(given["training"])) != "":
+    if (extensions := "" if fast else extensions_of(given["learners"])) != "":
         calls = [extensions, "", *calls, "install(config)"]
     calls += ["import study", "config = study.fast(config)"] if fast else []
     where = f"Add to {spec.script.source.file} where its configuration is complete:"

@@ -16,6 +16,7 @@ import shlex
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import msgspec
 
 from study.errors import ExitCode, LaunchError
 from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
-from study.machine.jobs import BatchJob, cpus_of_hosts, job_of
+from study.machine.jobs import BatchJob, job_of
 
 NOTICE_S = 120
 """So many seconds before its end a job gets a signal, where the scheduler can send one; perhaps a minute earlier."""
@@ -198,7 +199,7 @@ class Launcher:
                     said = ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()
                     ends_at = datetime.datetime.fromisoformat(said).timestamp()
         else:
-            counts = dict(cpus_of_hosts(Path(job.node_file)))
+            counts = dict(Counter(Path(job.node_file).read_text().split()))  # a line for each CPU
             if self.job.launcher == "pbs":
                 ends_at = time.time() + self.job.walltime_s
         return job.id.partition(".")[0], tuple(Host(*each) for each in counts.items()), ends_at

@@ -57,27 +57,33 @@ LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, t
 class Agent:
     """A program on a host that ends when this object is stopped, or this process dies."""
 
-    def __init__(self, host: str, command: list[str], task: Task, inbox: "queue.SimpleQueue[Event]") -> None:
+    def __init__(self, launcher: Launcher, host: Host, task: Task, inbox: "queue.SimpleQueue[Event]") -> None:
         """Start it; each line that it prints, and at the end its exit code, goes to the inbox.
 
         Raises:
-            OSError: There is no such remote shell.
+            LaunchError: There is no such remote shell.
         """
-        self.host = host
+        self.host, job = host.name, launcher.job
         self.started: dict[str, Any] = {}
         """What its node of Ray said when it had started; empty before."""
         self._lines: collections.deque[str] = collections.deque(maxlen=12)
         self._inbox = inbox
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
-        )
+        program = f"exec {shlex.join(shlex.split(job.python))} -u -m study.launch.node"  # nothing secret is in it
+        line = " && ".join(filter(None, [f"cd {shlex.quote(job.workdir)}", job.activate, program]))
+        try:
+            self._process = subprocess.Popen(
+                launcher.remote_shell(host, line),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
+            )
+        except OSError as error:
+            rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
+            raise LaunchError(where=self.host, rule=rule, got=error, fix=fix) from error
         threading.Thread(target=self._read, daemon=True).start()
         with contextlib.suppress(OSError):  # it is gone; its end is in the inbox
             assert self._process.stdin is not None
@@ -213,15 +219,8 @@ class Supervisor:
         self._nodes.append(self._agent(host, interface=job.interface, **task))
 
     def _agent(self, host: Host, **task: Any) -> Agent:
-        job = self._job
-        program = f"exec {shlex.join(shlex.split(job.python))} -u -m study.launch.node"  # nothing secret is in it
-        line = " && ".join(filter(None, [f"cd {shlex.quote(job.workdir)}", job.activate, program]))
-        whole = Task(job=self._job_id, temp_root=job.temp_root, environment=self._environment, **task)
-        try:
-            return Agent(host.name, self._launcher.remote_shell(host, line), whole, self.inbox)
-        except OSError as error:
-            rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
-            raise LaunchError(where=host.name, rule=rule, got=error, fix=fix) from error
+        whole = Task(job=self._job_id, temp_root=self._job.temp_root, environment=self._environment, **task)
+        return Agent(self._launcher, host, whole, self.inbox)
 
     def _next(self, deadline: float) -> Event | None:
         """Return what happens next, and note a signal; None where nothing happens until then."""

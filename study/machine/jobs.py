@@ -6,9 +6,7 @@ Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 Use
 import os
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -81,20 +79,15 @@ def job_of(scheduler: str, variables: Mapping[str, str] = os.environ) -> BatchJo
     return job
 
 
-def granted_cpus(variables: Mapping[str, str] = os.environ) -> tuple[int | None, str]:
-    """Return the CPUs that SLURM or PBS gave this node, and the variable that says so; None and "" where none does.
+def granted_cpus(variables: Mapping[str, str] = os.environ) -> tuple[int, str] | None:
+    """Return the CPUs that SLURM or PBS gave this node, and the variable that says so.
 
     OAR confines a job to its CPUs, which its processes see.
     """
     for scheduler, name in (("slurm", "SLURM_CPUS_ON_NODE"), ("pbs", "NCPUS")):
         if variables.get(SCHEDULERS[scheduler][0]) and variables.get(name, "").isdigit():
             return int(variables[name]), name
-    return None, ""
-
-
-def cpus_of_hosts(node_file: Path) -> Counter[str]:
-    """Return host -> CPUs of a node file, which has a line with the host's name for each CPU; in the file's order."""
-    return Counter(name for line in node_file.read_text().splitlines() if (name := line.strip()))
+    return None
 
 
 def _ask(*command: str) -> tuple[int, str, str]:

@@ -43,14 +43,10 @@ class OwnModule:
     paths: tuple[Path, ...]
 
     @property
-    def obstacle(self) -> tuple[str, str] | None:
-        """The rule that keeps it from travelling, and what was found; None when it can."""
-        if len(self.paths) > 1:
-            return "must be one folder", f"a namespace package in {', '.join(map(str, self.paths))}"
+    def travels(self) -> bool:
+        """Whether Ray can bring it to a node."""
         path = self.paths[0]
-        if not path.is_dir() and not (path.is_file() and path.suffix == ".py"):
-            return "must be a .py file or a folder", str(path)
-        return None
+        return len(self.paths) == 1 and (path.is_dir() or (path.is_file() and path.suffix == ".py"))
 
     @property
     def digest(self) -> str | None:
@@ -88,7 +84,7 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
         return ()
     beside = first.paths[0].parent
     others = (other for other in loaded_modules() if other.name != first.name and other.paths[0].parent == beside)
-    return (first, *(other for other in others if not other.obstacle))
+    return (first, *(other for other in others if other.travels))
 
 
 _imported_elsewhere: set[str] = set()
@@ -125,10 +121,11 @@ def runtime_env(
         ClusterError: A module cannot travel.
     """
     for module in modules:
-        if module.obstacle is not None:
-            rule, got = module.obstacle
-            where, fix = f"module '{module.name}'", "Make it a folder with an __init__.py, or install it on every node."
-            raise ClusterError(where=where, rule=f"what nodes get of it {rule}", got=got, fix=fix)
+        if not module.travels:
+            where, got = f"module '{module.name}'", ", ".join(map(str, module.paths))
+            rule = "must be one folder or one .py file, so that nodes can get it"
+            fix = "Make it a folder with an __init__.py, or install it on every node."
+            raise ClusterError(where=where, rule=rule, got=got, fix=fix)
     brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
     if modules:
         brought["py_modules"] = [str(module.paths[0]) for module in modules]

@@ -115,12 +115,12 @@ class Calls:
 
     def __init__(self, *, num_learners: int, lr: Value | None) -> None:
         self.num_learners, self.lr = num_learners, lr
-        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}}
+        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}, "learners": {}}
 
     @property
     def learner_config_dict(self) -> dict[str, Any]:
         """What a learner is told beside RLlib's own options, as far as it is set."""
-        told: dict[str, Any] = self.made["training"].get("learner_config_dict", {})
+        told: dict[str, Any] = self.made["learners"].get("learner_config_dict", {})
         return told
 
     def __getattr__(self, method: str) -> Callable[..., None]:
@@ -171,7 +171,7 @@ def _told(config: Any, name: str, value: Any) -> None:
     before = config.learner_config_dict
     told = {each: said for each, said in before.items() if each != name} | ({} if value is None else {name: value})
     if told != before:
-        config.training(learner_config_dict=told)
+        config.learners(learner_config_dict=told)
 
 
 def _extension(name: str, default: Value | None, meaning: str, **options: Any) -> Parameter:

@@ -4,7 +4,7 @@ Imports no Ray, torch or Optuna.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,16 +56,11 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
         reported |= {each.where for each in faults}
         rules = (*RULES[spec.kind], *(ASKED if asked else ()))
         broken = (each for rule in rules for each in rule(spec))
-        faults += [each for each in broken if not _is_reported(each.where, reported)]
+        faults += [each for each in broken if not any(f"{at}.".startswith(f"{each.where}.") for at in reported)]
     if faults or spec is None:
         first = {each.where: replace(each, line=source.line_of(each.where)) for each in reversed(faults)}
         raise SpaceError(source.name, sorted(reversed(first.values()), key=lambda each: each.line or 0)[:MAX_FAULTS])
     return spec
-
-
-def _is_reported(where: str, reported: Iterable[str]) -> bool:
-    """Return whether a fault of this key, or of one below it, is reported already."""
-    return any(each == where or each.startswith(f"{where}.") for each in reported)
 
 
 def _without(source: Source, faults: Sequence[Fault]) -> StudySpec | None:

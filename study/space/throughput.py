@@ -83,7 +83,7 @@ def cells(s: StudySpec) -> Iterator[Fault]:
     """
     if s.throughput is None or s.traits.asynchronous:
         return
-    faults = [*_base_faults(s), *_grid_faults(s)]
+    faults = [*_not_cells(s)]
     yield from faults
     for cell in cells_of(s) if not faults else ():
         own = cell.name == BASE_CELL
@@ -100,15 +100,13 @@ def cells(s: StudySpec) -> Iterator[Fault]:
             yield replace(each, where=each.where if own else where, rule=rule)
 
 
-def _base_faults(s: StudySpec) -> Iterator[Fault]:
+def _not_cells(s: StudySpec) -> Iterator[Fault]:
+    """Yield what is wrong with the base cell and the grids."""
+    assert s.throughput is not None
     varied = [*s.tuned, *([SCALE] if len(s.scales) > 1 else [])]
     for name in varied:
         more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
         yield fault(f"parameters.{name}", "the base cell has one value", "several", f"Give one value{more}.")
-
-
-def _grid_faults(s: StudySpec) -> Iterator[Fault]:
-    assert s.throughput is not None
     grids = s.throughput.axes()
     for name, axes in grids.items():
         if not axes:

@@ -153,6 +153,10 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
     }
 
 
+def _is_adam(optimizer: Any) -> bool:
+    return isinstance(optimizer, torch.optim.Adam)
+
+
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
     names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
@@ -172,7 +176,10 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     optimizers = learner.get_optimizers_for_module(module_id)
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
-    values |= {name: PARAMETERS[name].default for name in OF_LEARNER}  # RLlib's own
+    if isinstance(config, PPOConfig):
+        values |= {name: PARAMETERS[name].default for name in OF_LEARNER}  # as RLlib has them
+        epsilons = {optimizer.param_groups[0].get("eps") for _, optimizer in optimizers if _is_adam(optimizer)}
+        values["adam_epsilon"] = epsilons.pop() if len(epsilons) == 1 else None
     if isinstance(learner, Extended):
         values |= learner.in_use(module_id)
     if (

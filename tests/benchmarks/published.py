@@ -6,9 +6,8 @@
 
 Each published setting (`study/space/published`) is a study by the real command, at the published budget: `fused`, the
 batched runner and the fused learner; `hosted`, RLlib's own runners in one process and RLlib's own learner, but for the
-environments of EnvPool. A return is
-taken as the source takes it: greedy episodes of the trained policy, or the last episodes of the training. Studies stay
-in the folder `--keep`; a second call goes on where the first was stopped, and runs nothing twice.
+environments of EnvPool. A return is taken as the source takes it: greedy episodes of the trained policy, or the last
+episodes of the training. Studies stay in the folder `--keep`; a second call goes on where the first was stopped.
 
 Intervals are 95 % intervals of the mean over seeds (Student's t). Where the published spread is of several seeds, the
 difference has Welch's interval. Where it is of the episodes of one agent, or is not published, our spread of seeds
@@ -51,6 +50,8 @@ def main() -> None:
         for environment, entry in entries.items()
         if source in (options.source or published()) and environment in (options.environment or entries)
     ]
+    if options.seeds < 2:
+        parser.error("--seeds must be 2 or more: one has no interval")
     if not chosen:
         parser.error("nothing is published for it; --list prints what there is")
     if options.list:

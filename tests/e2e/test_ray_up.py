@@ -49,7 +49,7 @@ def lab(ssh_hosts, request):
     return Written(place, commands, temp, f"/home/tester/{home}")
 
 
-def type_in(hosts, place, *lines, timeout_s=300):
+def type_in(hosts, place, *lines, timeout_s=900):
     """Type lines into one shell of `tester` on `ctl`."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     script = "set -e\n" + "\n".join(lines)

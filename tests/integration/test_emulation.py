@@ -33,11 +33,14 @@ def of_kind(played: dict[str, Any], kind: str) -> list[Any]:
 
 
 @pytest.mark.minutes
-@pytest.mark.parametrize("backend", ["gymnasium", "envpool"])
+@pytest.mark.parametrize("backend", ["gymnasium", "envpool", "normalised"])
 def test_learning_and_evaluations_are_those_of_real_runners_in_every_layout(backend: str) -> None:
     if backend == "envpool":
         pytest.importorskip("envpool")
-    environment = {"environment__id": "Acrobot-v1", "environment__backend": backend}
+    environment: dict[str, Any] = {"environment__id": "Acrobot-v1", "environment__backend": backend}
+    if backend == "normalised":  # each runner by what it has seen itself since the last iteration
+        del environment["environment__backend"]
+        environment |= {"parameters__normalize_observations": 1, "parameters__normalize_rewards": 1}
     played = {name: play(*layout, **environment) for name, layout in LAYOUTS.items()}
     for name, value in played["real"]["weights"].items():
         for layout in ("two", "one"):  # forward passes of other sizes round differently

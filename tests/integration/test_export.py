@@ -58,6 +58,24 @@ def test_the_script_builds_the_configuration_of_the_study(tmp_path: Path) -> Non
     env.close()
 
 
+def test_what_rllib_has_no_option_for_is_in_the_script() -> None:
+    space = spec(budget__env_steps=8000, runner="stock", learner="rllib")
+    told = {"normalize_observations": 1, "normalize_rewards": 1, "vf_lr": 1e-3, "clip_end_fraction": 0.5}
+    plain = {name: each.default for name, each in PARAMETERS.items() if name in space.parameter_names}
+    setting = {**plain, SCALE: 2, **told}
+    script = plain_script(space, setting, header=[], seed=5, iterations=None)
+    assert "import study" not in script
+    assert "from study" not in script
+    assert_same(run(script), space, setting)
+    theirs, ours = run(script)["make_config"](seed=5), config_of(space, setting=setting, seed=5)
+    assert theirs.learner_class.__name__ == ours.learner_class.__name__ == "ExtendedPPOTorchLearner"
+    assert theirs.learner_config_dict == ours.learner_config_dict == {**told, "clip_end_fraction": [0.5, 8000]}
+    assert type(theirs.build_env_to_module_connector()[0]).__name__ == "NormalizedObservations"
+    fast = plain_script(space, setting, header=[], seed=5, iterations=None, fast=True)
+    assert "NormalizedObservations" not in fast
+    assert "install" not in plain_script(space, plain | {SCALE: 2}, header=[], seed=5, iterations=None)
+
+
 @pytest.mark.parametrize("algorithm", ["PPO", "APPO", "IMPALA"])
 def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     given = {} if algorithm == "PPO" else {"parameters__minibatch_size": None}

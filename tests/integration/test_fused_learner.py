@@ -77,7 +77,7 @@ def configured(
     config = PPOConfig().environment(observation_space=observations, action_space=actions)
     config.learners(learner_class=kind).training(**{"lr": 1e-2, **training}).debugging(seed=seed)
     config.rl_module(model_config=DefaultModelConfig(**{"fcnet_hiddens": [16, 16], **(model or {})}))
-    config.training(learner_config_dict=told or {})
+    config.learners(learner_config_dict=told or {})
     config.standardization = standardization
     install(config)
     if optimizer is not None:

@@ -189,12 +189,12 @@ def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_pat
         assert "must be named, by its name or its id, got 2" in refused(AnalysisError, uri, study=name)
     assert load.open_study(uri, study="id-second").sheet["study_id"] == "id-second"
     assert "Did you mean 'demo'?" in refused(AnalysisError, uri, study="dmeo")
-    assert "Give one of 'demo'" in refused(AnalysisError, uri, study="nothing alike")
+    assert "Choose one of demo" in refused(AnalysisError, uri, study="nothing alike")
     client = MlflowClient(tracking_uri=uri)
     theirs = client.create_experiment("theirs")
     run = client.create_run(theirs).info.run_id
     client.log_metric(run, "num_env_steps_sampled_lifetime", 4000.0, step=1)
-    assert "must hold a study 'theirs' of this project" in refused(AnalysisError, uri, study="theirs")
+    assert "must be one that exists, got 'theirs'" in refused(AnalysisError, uri, study="theirs")
 
 
 def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, uri):

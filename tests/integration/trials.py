@@ -44,6 +44,7 @@ def trial_config(
     space = spec(**content)
     own = {**space.traits.defaults, **space.traits.given}
     values = {name: own.get(name, PARAMETERS[name].default) for name in space.parameter_names}
+    values |= {name: value for name, value in space.fixed.items() if name in values and PARAMETERS[name].optional}
     values |= {"num_env_runners": 2, "train_batch_size": 400, "lr": 1e-3}
     values |= {"minibatch_size": 400} if "num_minibatches" in own else {"minibatch_size": 100, "num_epochs": 2}
     begun = asked(values | (setting or {}), seed=seed, iterations=iterations, execution=execution)

@@ -13,6 +13,8 @@ import pytest
 
 from study.errors import ClusterError
 from study.machine.cluster import _find_running
+from tests.security.rpc import OK, UNAUTHENTICATED
+from tests.security.watching import METHODS
 
 
 @pytest.mark.minutes
@@ -25,8 +27,10 @@ def test_a_study_with_a_ray_of_its_own_listens_on_loopback_only(run):
 
 
 @pytest.mark.minutes
-def test_ray_answers_nobody_without_its_token(run):
-    assert run.watched.answers == {"none": False, "wrong": False, "right": True}
+@pytest.mark.parametrize("kind", METHODS)
+def test_ray_answers_nobody_without_its_token(run, kind):
+    answers = {token: run.watched.answers.get((kind, token)) for token in ("none", "wrong", "right")}
+    assert answers == {"none": {UNAUTHENTICATED}, "wrong": {UNAUTHENTICATED}, "right": {OK}}
 
 
 @pytest.fixture

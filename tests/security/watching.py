@@ -1,12 +1,12 @@
 """A small real study under watch: the sockets, command lines and files of every process that it starts."""
 
 import contextlib
+import itertools
 import os
 import secrets
 import socket
 import stat
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +14,19 @@ from pathlib import Path
 import psutil
 
 from tests.e2e.commands import SPACE, command, environment
+from tests.security.rpc import UNAVAILABLE, UNIMPLEMENTED, answer_of, status_of
 
 MARK = "STUDY_UNDER_WATCH"
 """Environment variable by which the processes of one run are told from those of others."""
 TIMEOUT_S = 240.0
 PAUSE_S = 0.3
-ASK = "import sys; from study.ray_private import nodes_of; nodes_of(sys.argv[1])"
+METHODS = {
+    "gcs": ("gcs_server", "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo"),
+    "raylet": ("raylet", "/ray.rpc.NodeManagerService/GetNodeStats"),
+    "objects": ("raylet", "/ray.rpc.ObjectManagerService/Pull"),
+    "worker": ("ray::", "/ray.rpc.CoreWorkerService/GetCoreWorkerStats"),
+}
+"""Each kind of Ray's servers: how its process is called, and a harmless question."""
 
 
 @dataclass(frozen=True, order=True)
@@ -50,8 +57,8 @@ class Watched:
     commands: dict[int, str] = field(default_factory=dict)
     """Process id -> all command lines that it has had."""
     names: set[str] = field(default_factory=set)
-    answers: dict[str, bool] = field(default_factory=dict)
-    """Token -> whether the head of Ray has answered with it."""
+    answers: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """(kind of server, none, wrong or right token) -> the codes of its answers."""
     ray_files_with_token: list[Path] = field(default_factory=list)
     ray_folder_mode: int = -1
 
@@ -92,7 +99,7 @@ def _look_until_it_ends(driver: subprocess.Popen[bytes], mark: str, seen: Watche
             with contextlib.suppress(psutil.Error):
                 _look(process, seen)
         if b'"kind":"trial_built"' in _text(seen.study / "records.jsonl"):
-            if not seen.answers:
+            if len(seen.answers) < 3 * len(METHODS):
                 _ask(processes, seen)
             _look_at_ray_s_folder(processes, seen)
         time.sleep(PAUSE_S)
@@ -132,19 +139,18 @@ def _look(process: psutil.Process, seen: Watched) -> None:
 
 
 def _ask(processes: list[psutil.Process], seen: Watched) -> None:
-    """Ask Ray's head without a token, with a wrong one and with the right one."""
-    (address,) = {
-        word.partition("=")[2]
-        for process in processes
-        if process.name() == "raylet"
-        for word in process.cmdline()
-        if word.startswith("--gcs-address=")
-    }
-    tokens = {"none": {"RAY_AUTH_MODE": "disabled"}, "wrong": {"RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}}
-    for name, given in (tokens | {"right": {"RAY_AUTH_TOKEN": seen.token}}).items():
-        variables = {**environment(), "RAY_AUTH_MODE": "token", **given}
-        done = subprocess.run([sys.executable, "-c", ASK, address], env=variables, capture_output=True, check=False)
-        seen.answers[name] = done.returncode == 0
+    """Ask every kind of server without a token, with a wrong one and with the right one."""
+    tokens = {"none": None, "wrong": secrets.token_urlsafe(32), "right": seen.token}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("ray::RuntimeEnv"):
+                continue  # it speaks HTTP, and writes what it does not understand into its log, token and all
+            ports = [listener.port for listener in listeners_of(process)]
+            kinds = [kind for kind, (name, _) in METHODS.items() if process.name().startswith(name)]
+            for kind, port, token in itertools.product(kinds, ports, tokens):
+                code = status_of(answer_of(port, METHODS[kind][1], tokens[token]))
+                if code not in (None, UNAVAILABLE, UNIMPLEMENTED):  # the process has ended, the port of another kind
+                    seen.answers.setdefault((kind, token), set()).add(code)
 
 
 def _look_at_ray_s_folder(processes: list[psutil.Process], seen: Watched) -> None:

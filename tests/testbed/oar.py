@@ -49,13 +49,16 @@ class Oar:
         words = ("psql", "-X", "-t", "-A", "-d", "oar", "-c", query)
         return self.hosts.ctl.run(*words, user="postgres").stdout.split("\n")[:-1]
 
+    def _of_job(self, number: str, column: str) -> str:
+        return self.ask(f"select {column} from jobs where job_id = {int(number)}")[0]
+
     def state(self, number: str) -> str:
         """Return the state of a job: Waiting, Launching, Running, Finishing, Terminated, Error, ..."""
-        return self.ask(f"select state from jobs where job_id = {int(number)}")[0]
+        return self._of_job(number, "state")
 
     def exit_code(self, number: str) -> int:
         """Return what the job's script ended with."""
-        return int(self.ask(f"select exit_code from jobs where job_id = {int(number)}")[0]) >> 8
+        return int(self._of_job(number, "exit_code")) >> 8
 
     def events(self, number: str) -> list[str]:
         """Return the types of what OAR noted of a job, in order: CHECKPOINT, BESTEFFORT_KILL, ..."""

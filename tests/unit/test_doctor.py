@@ -3,7 +3,6 @@
 import os
 import socket
 import tempfile
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from study.doctor import asking, checks
+from study.doctor import checks
 from study.doctor.asking import PROJECT, Node, Surroundings, digest_of, read_node
 from study.doctor.checks import CHECKS, Finding, judge, run_check
 from study.errors import ClusterError
@@ -26,7 +25,7 @@ NODE = Node(
     boot_id="boot",
     versions={PROJECT: "0123456789ab", "python": "3.11.2", "ray": "2.60.0", "torch": "2.13.0", "rich": "14.0"},
     cores=["0,4", "1,5", "2,6", "3,7"],
-    given=None,
+    granted=None,
     available_mb=14000,
     shm_free_mb=7900,
     token_mode="token",
@@ -75,7 +74,7 @@ def assert_says(name: str, around: Surroundings, level: str, *words: str) -> Non
 
 SAME = {"boot_id": "one"}
 OPEN = {"token_mode": "disabled"}
-GRANTED = {"given": (2, "SLURM_CPUS_ON_NODE")}
+GRANTED = {"granted": (2, "SLURM_CPUS_ON_NODE")}
 SMALL = spec(parameters__num_env_runners=[1, 3], execution="real")
 WIDE = spec(parameters__num_env_runners=[1, 30], execution="real")
 REFUSED = ClusterError(where="--address x", rule="must let us in", got="no", fix="Check it.")
@@ -111,7 +110,6 @@ REFUSED = ClusterError(where="--address x", rule="must let us in", got="no", fix
         ("space", private(study=SMALL), "ok", ["fits with 4 CPUs"]),
         ("space", cluster({}, {"num_cpus": 40}, study=WIDE), "warn", ["1 and 30 runners would be oversubscribed"]),
         ("space", cluster({}, {"num_cpus": 2}, study=WIDE), "fail", ["need"]),
-        ("space", cluster({"why_no_environment": "boom"}, {}, study=SMALL), "fail", ["n1: CartPole-v1 cannot", "boom"]),
     ],
 )
 def test_a_check_meets_its_fault_and_its_absence(name, around, level, words):
@@ -132,23 +130,6 @@ def test_packages_are_the_same_on_every_node(theirs, level, words):
     assert PROJECT in read_node(sample_s=0).versions
     around = cluster({}, {"versions": NODE.versions | theirs})
     assert_says("packages", around, level, *words)
-
-
-@pytest.mark.parametrize(
-    ("affinity", "quota", "granted", "given"),
-    [
-        (8, None, (None, ""), None),
-        (8, 3.5, (None, ""), (3, "the quota of a control group")),
-        (2, 3.5, (4, "NCPUS"), (2, "the affinity (cpuset)")),
-        (8, None, (2, "NCPUS"), (2, "NCPUS")),
-    ],
-)
-def test_the_least_of_affinity_quota_and_job_is_what_was_given(monkeypatch, affinity, quota, granted, given):
-    monkeypatch.setattr(asking, "usable_cpus", lambda: list(range(affinity)))
-    monkeypatch.setattr(asking, "cpu_quota", lambda: quota)
-    monkeypatch.setattr(asking, "granted_cpus", lambda: granted)
-    monkeypatch.setattr(asking.os, "cpu_count", lambda: 8)
-    assert read_node(sample_s=0).given == given
 
 
 def test_a_ray_without_a_token_is_named_and_a_refusal_keeps_its_parts():
@@ -232,20 +213,12 @@ def test_nodes_that_say_the_same_make_one_line():
     assert_says("CPUs", cluster(*([{}] + [slow] * 9)), "warn", "n2, n3, n4, n5 and 5 more: trials run at nice 15")
 
 
-def test_a_check_that_crashes_or_hangs_is_a_finding_and_not_the_end(monkeypatch):
+def test_a_check_that_crashes_is_a_finding_and_not_the_end(monkeypatch):
     def crash(around: Surroundings):
         yield Finding("warn", "seen before", "Look.")
         raise RuntimeError("broken\npipe")
 
-    def hang(around: Surroundings):
-        time.sleep(2)
-        yield Finding("ok", "never")
-
-    monkeypatch.setattr(checks, "TIMEOUT_S", 0.05)
-    monkeypatch.setattr(checks, "CHECKS", {"good": CHECKS["ray"], "bad": crash, "slow": hang})
+    monkeypatch.setattr(checks, "CHECKS", {"bad": crash, "good": CHECKS["ray"]})
     found = list(judge(private()))
-    assert [(each.check, each.level) for each in found] == [
-        *(("good", "ok"), ("bad", "warn"), ("bad", "fail"), ("slow", "fail"))
-    ]
-    assert "RuntimeError: broken pipe" in found[2].found
-    assert "no answer" in found[3].found
+    assert [(each.check, each.level) for each in found] == [("bad", "warn"), ("bad", "fail"), ("good", "ok")]
+    assert "RuntimeError: broken pipe" in found[1].found

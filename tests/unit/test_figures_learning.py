@@ -1,5 +1,7 @@
 """Figures of what was learnt, by value: failed runs stay in, censored times are shown."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -32,15 +34,13 @@ def curve(trial, returns, *, steps=100, seconds=10.0):
 
 def curves_of(runs, curves, *, floor=FLOOR):
     evaluations = pd.DataFrame([row for each in curves for row in each])
-    return learning_curves(settings_of(as_frame(runs)), evaluations, floor=floor)
+    return learning_curves([replace(each, floor=floor) for each in settings_of(as_frame(runs))], evaluations)
 
 
 def of(runs, curves=(), **changes):
     evaluations = pd.DataFrame([row for each in curves for row in each])
-    known = {"read_evaluations": lambda: evaluations} if curves else {}
-    data = study([], **{"kind": "holdup", **known, **changes})
-    object.__setattr__(data, "runs", as_frame(runs))
-    return Study(data)
+    known = {"evaluations": lambda: evaluations} if curves else {}
+    return Study(study(runs, **{"kind": "holdup", **known, **changes}))
 
 
 def test_a_curve_is_the_interquartile_mean_over_runs():

@@ -152,7 +152,7 @@ def test_a_job_is_read_from_the_variables_of_its_scheduler():
 def test_the_cpus_that_a_batch_system_gave_are_read():
     slurm = {"SLURM_CPUS_ON_NODE": "6"}
     assert granted_cpus(slurm | {"SLURM_JOB_ID": "1"}) == (6, "SLURM_CPUS_ON_NODE")
-    assert granted_cpus(slurm) == (None, "")
+    assert granted_cpus(slurm) is None
     assert granted_cpus({"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
 
 

@@ -227,6 +227,12 @@ def test_what_earlier_versions_recorded_is_read():
     assert as_of_now(recorded) == (recorded, [])
     assert as_of_now({**recorded, "gravity": 9.81})[0]["gravity"] == 9.81  # of a later version, to be refused
     assert as_of_now({**recorded, "throughput": {"allocation": None}})[1] == []
+    for said, parameters in (
+        (True, {**recorded["parameters"], "normalize_rewards": 1}),
+        (False, recorded["parameters"]),
+    ):
+        before = {**recorded, "environment": {**recorded["environment"], "normalize_rewards": said}}
+        assert as_of_now(before) == ({**recorded, "parameters": parameters}, [])
     assert as_of_now({**recorded, "throughput": {"allocation": {"num_env_runners": 4}}})[1] == ["throughput.allocation"]
     rate = {"low": 1, "high": 3, "log": False}
     old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}, "standardization": "none"}

@@ -228,25 +228,6 @@ def test_the_restricted_mean_is_the_area_under_scipys_curve(runs, horizon):
     assert statistics.restricted_mean(times, reached, horizon=horizon) == pytest.approx(expected)
 
 
-@given(TIMES, TIMES, st.sampled_from([0.25, 3.0, 1000.0]))
-@settings(deadline=None, max_examples=40)
-def test_scaling_both_times_leaves_the_ratio(first, second, factor):
-    one, one_reached = zip(*first, strict=True)
-    two, two_reached = zip(*second, strict=True)
-
-    def ratio(unit):
-        return statistics.ratio_of_restricted_means(
-            np.multiply(one, unit),
-            np.array(one_reached),
-            np.multiply(two, unit),
-            np.array(two_reached),
-            horizon=min(max(one), max(two)) * unit,
-            num_resamples=50,
-        )
-
-    np.testing.assert_allclose(ends(ratio(factor)), ends(ratio(1.0)))
-
-
 def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_success():
     times = generator().lognormal(0, 0.3, 200)
     full = (3 * times, np.full(200, True), times, np.full(200, True))

@@ -109,7 +109,7 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
             [(row["trial"], step, step / 1_000, 0.0) for row in rows for step in range(every, 60_001, every)],
             columns=["trial", "env_steps", "wall_time_s", "eval_return"],
         ).astype({"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"})
-        return table("steps_to_target", rows, read_evaluations=lambda: seen)
+        return table("steps_to_target", rows, evaluations=lambda: seen)
 
     coarse, fine = table_of(20_000, "confirm"), table_of(5_000, "race")
     assert "20,000 [0, 20,000] at 2 runners, batch 1,000" in coarse.conclusion

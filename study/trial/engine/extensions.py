@@ -194,10 +194,19 @@ class NormalizedObservations(ConnectorV2):
         """Return the space of what comes out."""
         return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
 
-    @functools.cached_property
+    _statistics: ObservationStatistics | None = None
+
+    @property
     def statistics(self) -> ObservationStatistics:
-        """Those of this runner; a runner that stands for several replaces them."""
-        return ObservationStatistics(self.input_observation_space.shape)
+        """Those of this runner; a runner that stands for several gives its own."""
+        # No `cached_property`: its lock cannot be pickled, as a class of a script must be.
+        if self._statistics is None:
+            self._statistics = ObservationStatistics(self.input_observation_space.shape)
+        return self._statistics
+
+    @statistics.setter
+    def statistics(self, given: ObservationStatistics) -> None:
+        self._statistics = given
 
     def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Replace the last observation of each episode."""
@@ -224,7 +233,7 @@ class NormalizedObservations(ConnectorV2):
 
     def reset_state(self) -> None:
         """Begin anew."""
-        del self.statistics
+        self._statistics = None
 
 
 def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
@@ -425,12 +434,10 @@ class Extended(Learner):
             self.clip_share = 1.0 - (1.0 - last) * done
 
     def in_use(self, module_id: str) -> dict[str, Any]:
-        """Return extension -> what it really is, of those that are not as RLlib has them."""
+        """Return extension -> what it really is, of those that are not as RLlib has them; without Adam's epsilon."""
         found = told(self.config)
         groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
-        if isinstance(self.get_optimizers_for_module(module_id)[0][1], torch.optim.Adam):
-            found["adam_epsilon"] = groups[0]["eps"]
-        found.pop("vf_lr", None)
+        found = {name: value for name, value in found.items() if name not in ("adam_epsilon", "vf_lr")}
         if len(groups) == 2:
             found["vf_lr"] = float(groups[1]["lr"])
         if "clip_end_fraction" in found:
