@@ -51,18 +51,24 @@ def test_every_parameter_reaches_rllib(algorithm: str) -> None:
         for number, name in enumerate(PARAMETERS, start=2)
         if name in names
     }
+    odd = {name: value if PARAMETERS[name].allows(value) else 1 for name, value in odd.items()}
+    told = {name for name in odd if PARAMETERS[name].read is not None and PARAMETERS[name].optional}
     built = config(setting=odd, seed=17, algorithm=algorithm, budget__env_steps=9000)
-    expected = {attribute(name): value for name, value in odd.items() if name != "lr_end_fraction"}
+    expected = {attribute(name): value for name, value in odd.items() if name not in told}
     expected["total_train_batch_size"] = expected.pop("train_batch_size")
+    expected["lr"] = [[0, odd["lr"]], [9000, pytest.approx(odd["lr"] * odd["lr_end_fraction"])]]
     if algorithm != "PPO":
-        last = odd["lr"] * odd["lr_end_fraction"]
-        expected |= {"lr": [[0, odd["lr"]], [9000, pytest.approx(last)]], "num_epochs": 1, "minibatch_size": None}
+        expected |= {"num_epochs": 1, "minibatch_size": None}
         expected |= {"vtrace": True, "use_env_runner_state_server": True}
     else:
-        expected |= {"rollout_fragment_length": "auto", "merge_env_runner_states": False}
+        # Normalised observations: their statistics are merged.
+        expected |= {"rollout_fragment_length": "auto", "merge_env_runner_states": "training_only"}
+    assert {name: PARAMETERS[name].value_in(built) for name in told} == {
+        name: pytest.approx(odd[name]) for name in told
+    }
     assert {name: getattr(built, name) for name in expected} == expected
     assert (built.seed, built.grad_clip_by, built.num_learners) == (17, "global_norm", 0)
-    assert (built.restart_failed_env_runners, built.broadcast_env_runner_states) == (False, False)
+    assert (built.restart_failed_env_runners, built.broadcast_env_runner_states) == (False, algorithm == "PPO")
 
 
 def test_a2c_is_ppo_with_one_plain_update() -> None:
