@@ -282,7 +282,7 @@ def _parameters(**domains: Any) -> dict[str, Any]:
         {"algorithm": "IMPALA", **_parameters(rollout_fragment_length={"low": 1, "high": 10**9})},
         {f"key{n}": 1 for n in range(15_000)},
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_rules_count_instead_of_looking_at_every_number(changes):
     assert refusal_of(lambda: spec_of({**BASE, **changes}, asked=True))
