@@ -21,7 +21,7 @@ from tests.planted import Truth, planted_runs, study
 SCALES = (1, 2, 4, 8, 16, 46)
 TRUTH = Truth(cells=tuple((n, 2048) for n in SCALES), blocks=3)
 CONFOUNDED = Truth(cells=((10, 2048), (46, 8192)), blocks=3)
-EXAMPLES = ("example_throughput", "example_study", "example_lunarlander", "example_coinrun", "example_table")
+EXAMPLES = ("example_throughput", "example_study", "example_coinrun", "example_table")
 
 
 def throughput_study(runs):

@@ -99,11 +99,6 @@ def test_the_curves_of_a_hold_up_study_are_those_of_the_arms_and_one_run_is_call
         "the best of 10 runners, 10 runners",
         "RLlib's defaults, batch grown, 46 runners",
     ]
-    lunar = example("example_lunarlander").plot("return_steps")
-    (single,) = [name for name in lunar.frame["series"].unique() if "one RLlib runner" in name]
-    assert single.endswith("46 runners, one run")
-    assert "151" not in lunar.title
-    assert "151 (one run)" in lunar.alt
 
 
 def test_a_run_that_never_reached_the_target_is_drawn_at_its_end_and_no_digest_is_shown():
