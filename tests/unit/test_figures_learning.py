@@ -11,7 +11,6 @@ from analysis.opened import Study
 from study.adopted.loading import load_space
 from study.statistics import iqm, mean_interval
 from tests import planted as tables_data
-from tests.examples import example
 from tests.planted import as_frame, study
 
 FLOOR = 0.0
