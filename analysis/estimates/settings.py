@@ -147,17 +147,14 @@ def basis_of(labels: Iterable[str]) -> Basis:
     return next((each for each in order if each in found), "measured")
 
 
-def arm_in_words(name: str, small: int | None, *, folded: bool = False, unnamed: str | None = None) -> str:
+def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
     """Return what an arm or baseline is called, without its scale.
 
     Args:
         name: In the records, such as `best_small_batch_grown`.
         small: The small scale of a hold-up study.
-        folded: Whether one runner of RLlib had the environments of all.
         unnamed: What to return for a name that is not in `ARMS`; None: the name itself.
     """
-    if folded:
-        return f"{ARMS[WINNER]}, one RLlib runner with all environments"
     known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
     return known.format(small="few runners" if small is None else count(small, "runner"))
 
@@ -248,11 +245,11 @@ def _names(runs: pd.DataFrame, small: int | None) -> dict[tuple[str, int], str]:
         return ", ".join(words)
 
     places = runs.groupby(["setting", "num_env_runners"])
-    arms, folded = shared(places["baseline"]), places["stands_for_runners"].count() > 0
+    arms = shared(places["baseline"])
     names: dict[tuple[str, int], str] = {}
     taken: dict[str, list[str]] = {}
     for key, scale in places.size().index.tolist():
-        arm = arm_in_words(str(arms.get((key, scale))), small, folded=bool(folded[key, scale]), unnamed="")
+        arm = arm_in_words(str(arms.get((key, scale))), small, unnamed="")
         name = arm or written(key, varying) or "the only setting"
         if arm and LIMIT in varying and key in same[LIMIT]:
             name += f", {written(key, [LIMIT])}"

@@ -60,14 +60,15 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
 
 
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
-    assert holdup.sentence == (
-        "Yes, for the engine batched+fused: the chosen setting learns as well with 46 runners as the best one does "
-        "with 10."
-    )
-    assert "lr: 1.728e-3" in holdup.setting
-    assert holdup.setting.startswith("num_env_runners: 46  num_envs_per_env_runner: 4  train_batch_size: 3680  ")
+    content = example("example_study").certificate
+    chosen = content["winner"]["resolved"]["46"]
+    kept = {True: "Yes", False: "No"}[content["rllib"]["learning"]]
+    assert holdup.sentence.startswith(f"{kept}: with 46 of RLlib's own runners the chosen setting ")
+    assert f"lr: {chosen['lr']:.3e}".replace("e-0", "e-") in holdup.setting
+    batch = f"train_batch_size: {chosen['train_batch_size']}"
+    assert holdup.setting.startswith(f"num_env_runners: 46  num_envs_per_env_runner: 4  {batch}  ")
     assert holdup.prices is None  # emulated clocks have no price
-    assert not re.search(r"7e49bb727a6e|winner|@46|folded", holdup.to_text())
+    assert not re.search(rf"{content['winner']['digest']}|winner|@46", holdup.to_text())
 
 
 def test_a_setting_of_which_every_run_failed_was_tried():

@@ -47,7 +47,7 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
 
 def test_the_plan_names_environment_and_stages():
     stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
-    assert "Environment: CartPole-v1. Stages: search, race, baselines, confirm\n" in stages
+    assert "Environment: CartPole-v1. Stages: search, race, confirm\n" in stages
 
 
 @pytest.mark.parametrize(

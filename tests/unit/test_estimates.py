@@ -98,7 +98,7 @@ def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
         assert math.isinf(row["high"])
     assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
     for execution, basis in (("real", "measured"), ("real", "tainted"), ("emulated", "emulated")):
-        ran = {"execution": execution, "folded": False, "timing": {basis: 10}}
+        ran = {"execution": execution, "timing": {basis: 10}}
         arms = {place: arm | ran for place, arm in certificate["arms"].items()}
         rows = certificate_rows(study.data, certificate | {"arms": arms})
         assert {row["basis"] for row in rows} == {basis}
