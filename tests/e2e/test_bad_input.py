@@ -151,7 +151,7 @@ def test_a_space_is_named_by_its_place_or_by_an_option():
         assert first == second
         assert "--space: must be given" in str(refused(*name))
     passed_on = ["--", "--account=rl", "-pcpu"]
-    assert "#SBATCH --account=rl" in study("launch", "slurm", "--print", "--space", "space", *passed_on)
+    assert "--account=rl -pcpu" in study("launch", "slurm", "--print", "--space", "space", *passed_on)
 
 
 @pytest.mark.minutes
