@@ -9,11 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure as Canvas
 from matplotlib.transforms import ScaledTranslation
 
@@ -201,14 +199,31 @@ def lines_of(
         y: Column.
         draw: Adds what belongs to a line, such as its interval, given its rows and its colour.
     """
+    import seaborn  # with pyplot, which who reads a table alone does not need
+
     names = list(dict.fromkeys(frame["series"]))
-    sequential = 1 < len(names) == frame["num_env_runners"].nunique()  # of as many series as scales, by order
-    shades = colormaps["viridis_r"](np.linspace(0.15, 1, len(names)))
-    for place, name in enumerate(names):
-        rows, colour = frame[frame["series"] == name], COLOURS[place % len(COLOURS)]
-        colour, mark = to_hex(shades[place]) if sequential else colour, MARKS[place % len(MARKS)]
-        draw(rows, {"color": colour})
-        ax.plot(rows[x], rows[y], label=name, color=colour, marker=mark, markeredgewidth=0, zorder=3)
+    sequential = 1 < len(names) == frame["num_env_runners"].nunique()
+    colours = seaborn.color_palette("viridis_r", len(names)) if sequential else COLOURS
+    palette = {name: colours[place % len(colours)] for place, name in enumerate(names)}
+    for name in names:
+        draw(frame[frame["series"] == name], {"color": palette[name]})
+    seaborn.lineplot(
+        frame,
+        x=x,
+        y=y,
+        hue="series",
+        palette=palette,
+        style="series",
+        style_order=names,
+        markers={name: MARKS[place % len(MARKS)] for place, name in enumerate(names)},
+        dashes=False,
+        markeredgewidth=0,
+        estimator=None,
+        sort=False,
+        legend="full" if len(names) > 1 else False,
+        zorder=3,
+        ax=ax,
+    )
     if len(names) > 1:
         legend(ax, names)
 
@@ -218,7 +233,9 @@ def legend(ax: Axes, names: Collection[str]) -> None:
     columns = 1 if max(map(len, names)) > LONGEST_LABEL - 2 else 2
     canvas: Any = ax.get_figure(root=True)
     below = ax.transAxes + ScaledTranslation(0, BELOW_IN, canvas.dpi_scale_trans)
-    handles = ax.get_legend_handles_labels()[0]
+    handles: list[Any] = ax.get_legend_handles_labels()[0]
+    if (drawn := ax.get_legend()) is not None:  # seaborn's own, inside the axes
+        handles = list(drawn.legend_handles)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": below}
     labels = [wrapped(name) for name in names]
     ax.legend(handles, labels, frameon=False, ncols=columns, borderaxespad=0, **place)

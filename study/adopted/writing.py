@@ -79,6 +79,9 @@ def not_varied(facts: ScriptFacts) -> Iterator[str]:
         )
     if "restart_failed_sub_environments" in facts.settings:
         yield "An environment that fails ends its trial: `restart_failed_sub_environments` is off in a study."
+    if not _limits(facts):
+        steps = f"{DEFAULT_BATCHES * _batch(facts):,}"
+        yield f"How long the script trains is not known: a trial has {DEFAULT_BATCHES} batches, {steps} steps."
     if facts.stop and _target(facts) is None and not _limits(facts):
         yield f"Its stop criterion {listed(sorted(facts.stop))} is no number of steps."
 

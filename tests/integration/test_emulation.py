@@ -24,7 +24,8 @@ SETTING = {
 
 def play(execution: str, processes: int, *, iterations: int = 3, **changes: Any) -> dict[str, Any]:
     changes |= {"resources__emulation_processes": processes, "budget__env_steps": iterations * 1000}
-    with running(execution=execution, setting=SETTING, **changes) as trial:
+    own = {name.removeprefix("parameters__"): changes[name] for name in changes if name.startswith("parameters__")}
+    with running(execution=execution, setting={**SETTING, **own}, **changes) as trial:
         return {"results": trials.play(trial), "weights": weights_of(trial)}
 
 

@@ -56,6 +56,8 @@ def test_a_schedule_is_not_varied_and_what_tune_would_choose_is_said():
     spec = read_back(text, known)
     assert (spec.scales, set(spec.tuned)) == ((1, 3, 6), {"train_batch_size"})
     assert "`lr` follows the script's schedule" in text and "`broadcast_interval` and `gamma`" in text
+    assert "100 batches, 200,000 steps" in text  # its end is not known: a loop of its own is not read
+    assert "100 batches" not in space_text(facts(stop={"training_iteration": 20}), config="my_train.py")
 
 
 def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_is_not_varied():
