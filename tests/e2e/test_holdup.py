@@ -80,7 +80,8 @@ def test_a_hold_up_study_from_search_to_export(driver):
     assert script.returncode == 0, script.stderr
     (place / "exported.py").write_text(script.stdout)
     seed = next(record.seed for record in stock if record.anchor == "winner_rllib")
-    trained = run([sys.executable, "exported.py", str(seed)], place)
+    start = "import ray, runpy; ray.init(num_cpus=8); runpy.run_path('exported.py', run_name='__main__')"
+    trained = run([sys.executable, "-c", start, str(seed)], place)
     assert trained.returncode == 0, trained.stderr
     lines = [line.split("\t") for line in trained.stdout.splitlines() if line[0].isdigit()]
     number = next(each.trial for each in stock if (each.anchor, each.seed) == ("winner_rllib", seed))
