@@ -94,7 +94,7 @@ def test_a_hold_up_study_from_search_to_export(driver):
 
 
 KILLED_AFTER = (2, 6, 10, 17, 24)
-"""Ended trials at which the driver is killed: in search, race, baselines and confirmation."""
+"""Ended trials at which the driver is killed: in search, race and confirmation."""
 
 
 @pytest.mark.heavy
