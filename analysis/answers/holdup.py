@@ -102,20 +102,26 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
 
 
 def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) -> str:
-    """Return the verdict about RLlib's own engine, where it was run; and about the study's, where that differs."""
-    engine, verdict = content["engine"], content["verdict"] if content["rllib"] is None else content["rllib"]
+    """Return the verdict about RLlib's own engine, where it was run; then where the study's engine says otherwise."""
+    engine, ours = content["engine"], content["verdict"]
+    verdict = ours if content["rllib"] is None else content["rllib"]
+    holds = target not in verdict["broken_at"]
     with_ = f"{target} of RLlib's own runners" if judged == OWN else f"{runners(target)} (engine {judged})"
-    if verdict["learning"]:
+    if holds:
         text = f"Yes: with {with_} the chosen setting learns as well as the best one does with {small}."
     else:
-        broken = sum(check["passed"] is False for check in verdict["checks"].values())
+        rules = [check for name, check in verdict["checks"].items() if name.endswith(f"@{target}")]
+        broken = sum(check["passed"] is False for check in rules)
         text = f"No: with {with_} the chosen setting does not hold up, against the best with {small}. It breaks "
-        text += f"{broken} of {count(len(verdict['checks']), 'rule')}."
-    if content["rllib"] is not None and content["verdict"]["learning"] != verdict["learning"]:
-        does = "it does" if content["verdict"]["learning"] else "it does not"
+        text += f"{broken} of {count(len(rules), 'rule')}."
+    if content["rllib"] is not None and holds == (target in ours["broken_at"]):
+        does = "it does not" if holds else "it does"
         text += f" The engines disagree: under {engine}, by which it was found, {does}."
-    elif content["rllib"] is not None:
-        text += f" So it does under {engine}, by which it was found." if verdict["learning"] else ""
+    elif content["rllib"] is not None and holds:
+        text += f" So it does under {engine}, by which it was found."
+    if elsewhere := [str(scale) for scale in ours["broken_at"] if scale != target]:
+        tried = f", where {engine} alone was tried" if content["rllib"] is not None else ""
+        text += f" It does not hold up with {listed(elsewhere)} runners{tried}."
     return text
 
 

@@ -178,7 +178,7 @@ def test_engines_that_disagree_are_said_to_and_rllibs_own_comes_first(tmp_path: 
         return 300.0 if lost else holdup.outcome(request, rule)
 
     made = certified(tmp_path / "apart", holdup.holdup_spec(), outcome)
-    assert made["sentence"] == "does not hold up under RLlib's own engine; under batched+fused it does"
+    assert made["sentence"] == "does not hold up with 6 runners under RLlib's own engine; under batched+fused it does"
     said = analysis.open(tmp_path / "apart").answer()
     assert said.sentence.startswith("No: with 6 of RLlib's own runners the chosen setting does not hold up")
     assert "The engines disagree: under batched+fused, by which it was found, it does." in said.sentence
@@ -186,6 +186,19 @@ def test_engines_that_disagree_are_said_to_and_rllibs_own_comes_first(tmp_path: 
         "2 of 5 test runs were solved under RLlib's own engine, 8 of 8 under batched+fused" in fact
         for fact in said.facts
     )
+
+
+def test_a_scale_at_which_only_one_engine_was_tried_is_no_disagreement(tmp_path: Path) -> None:
+    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
+        lost = request.name == "winner" and request.num_env_runners == 3 and request.seed % 2
+        return 300.0 if lost else holdup.outcome(request, rule)
+
+    made = certified(tmp_path / "elsewhere", holdup.holdup_spec(), outcome)
+    both = "holds up with 6 runners under RLlib's own engine, and under batched+fused"
+    assert made["sentence"] == f"{both}; not with 3, where batched+fused alone was tried"
+    said = analysis.open(tmp_path / "elsewhere").answer().sentence
+    assert said.startswith("Yes: with 6 of RLlib's own runners")
+    assert said.endswith("It does not hold up with 3 runners, where batched+fused alone was tried.")
 
 
 def test_without_runs_under_rllibs_own_engine_the_answer_says_what_is_not_known(tmp_path: Path) -> None:

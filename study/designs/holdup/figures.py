@@ -43,6 +43,7 @@ from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
+from study.text import listed
 
 FORMAT = 6
 """Version of the certificate's content."""
@@ -77,8 +78,11 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
     rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
     arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
-    verdict, rllib = (each(arms, holdup, spec.budget.env_steps) for each in (judge, judge_rllib))
-    assert verdict is not None  # there is always one about the study's engine
+    ours, rllib = (
+        _of_verdict(judge(arms, holdup, spec.budget.env_steps)),
+        judge_rllib(arms, holdup, spec.budget.env_steps),
+    )
+    rllibs = None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)}
     scales = sorted({*spec.scales, *holdup.unseen_scales})
     groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}
     content = {
@@ -99,9 +103,9 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
             "resolved": {str(scale): fitted(spec, rule, scale) for scale in scales},
         },
         "engine": engine_of_space(spec),
-        "sentence": _sentence(engine_of_space(spec), verdict, rllib),
-        "rllib": None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)},
-        "verdict": _of_verdict(verdict),
+        "sentence": _sentence(engine_of_space(spec), target, ours, rllibs),
+        "rllib": rllibs,
+        "verdict": ours,
         "signs": [
             sign for scale in (target, *holdup.unseen_scales) for sign in signs(spec, scale, groups[WINNER, scale])
         ],
@@ -192,18 +196,24 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
 
 def _of_verdict(verdict: Verdict) -> dict[str, Any]:
     checks = {check.name: check for check in verdict.checks}
-    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence}
+    broken = {int(name.rpartition("@")[2]) for name, check in checks.items() if check.passed is False}
+    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "broken_at": sorted(broken)}
 
 
-def _sentence(engine: str, verdict: Verdict, rllib: Verdict | None) -> str:
-    """Return the verdict in words, that about RLlib's own engine first."""
+def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[str, Any] | None) -> str:
+    """Return the verdicts in words, that about RLlib's own engine, which is one about the target scale, first."""
     if rllib is None:
-        if engine == OWN:
-            return f"{verdict.sentence} under {OWN} engine"
-        return f"{verdict.sentence} under {engine}; not tried under {OWN} engine"
-    if rllib.learning == verdict.learning:
-        return f"{rllib.sentence} under {OWN} engine, and under {engine}"
-    return f"{rllib.sentence} under {OWN} engine; under {engine} it {'does' if verdict.learning else 'does not'}"
+        return f"{ours['sentence']} under {engine}" + (
+            " engine" if engine == OWN else f"; not tried under {OWN} engine"
+        )
+    if rllib["learning"] == (target in ours["broken_at"]):
+        other = "does not" if rllib["learning"] else "does"
+        return f"{rllib['sentence']} with {target} runners under {OWN} engine; under {engine} it {other}"
+    if not rllib["learning"] or ours["learning"]:
+        return f"{rllib['sentence']} under {OWN} engine, and under {engine}"
+    elsewhere = listed([str(scale) for scale in ours["broken_at"]])
+    both = f"holds up with {target} runners under {OWN} engine, and under {engine}"
+    return f"{both}; not with {elsewhere}, where {engine} alone was tried"
 
 
 def _engines(arms: Arms, target: int) -> Estimate:
