@@ -87,7 +87,8 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
         for name, check in broken[:MOST_BROKEN] or kept
     ]
     more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
-    text = f"{'Broken: ' if broken else ''}{'; '.join(said)}{more}."
+    word = "" if not broken else "Broken: " if any(check["lost"] for _, check in broken) else "Not shown: "
+    text = f"{word}{'; '.join(said)}{more}."
     yield Fact(role="support", text=text, quantity="score_difference", **place)
     paid = with_names(content["search"]["sentence"], small)
     yield Fact(role="support", text=paid, quantity="score_lead", **place)
@@ -105,23 +106,25 @@ def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) 
     """Return the verdict about RLlib's own engine, where it was run; then where the study's engine says otherwise."""
     engine, ours = content["engine"], content["verdict"]
     verdict = ours if content["rllib"] is None else content["rllib"]
-    holds = target not in verdict["broken_at"]
+    words, other = verdict["at"][str(target)], ours["at"][str(target)]
     with_ = f"{target} of RLlib's own runners" if judged == OWN else f"{runners(target)} (engine {judged})"
-    if holds:
-        text = f"Yes: with {with_} the chosen setting learns as well as the best one does with {small}."
-    else:
-        rules = [check for name, check in verdict["checks"].items() if name.endswith(f"@{target}")]
-        broken = sum(check["passed"] is False for check in rules)
-        text = f"No: with {with_} the chosen setting does not hold up, against the best with {small}. It breaks "
-        text += f"{broken} of {count(len(rules), 'rule')}."
-    if content["rllib"] is not None and holds == (target in ours["broken_at"]):
-        does = "it does not" if holds else "it does"
-        text += f" The engines disagree: under {engine}, by which it was found, {does}."
-    elif content["rllib"] is not None and holds:
+    rules = [check for name, check in verdict["checks"].items() if name.endswith(f"@{target}")]
+    broken = sum(check["passed"] is False for check in rules)
+    text = {
+        "holds up": f"Yes: with {with_} the chosen setting learns as well as the best one does with {small}.",
+        "does not hold up": f"No: with {with_} the chosen setting does not hold up, against the best with {small}. It "
+        f"breaks {broken} of {count(len(rules), 'rule')}.",
+    }.get(
+        words, f"Not shown: whether the chosen setting learns as well with {with_} as the best one does with {small}."
+    )
+    if content["rllib"] is not None and other != words:
+        text += f" Under {engine}, by which it was found, it {other}."
+    elif content["rllib"] is not None and words == "holds up":
         text += f" So it does under {engine}, by which it was found."
-    if elsewhere := [str(scale) for scale in ours["broken_at"] if scale != target]:
-        tried = f", where {engine} alone was tried" if content["rllib"] is not None else ""
-        text += f" It does not hold up with {listed(elsewhere)} runners{tried}."
+    for scale, said in ours["at"].items():
+        if scale != str(target) and said != "holds up":
+            tried = f", where {engine} alone was tried" if content["rllib"] is not None else ""
+            text += f" It {said} with {scale} runners{tried}."
     return text
 
 

@@ -174,7 +174,8 @@ def _notes(content: Mapping[str, Any], small: int) -> Iterator[str]:
     for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
         for check in verdict["checks"].values() if verdict is not None else ():
             note = f"; {with_names(check['note'], small)}" if check["note"] and check["value"] is not None else ""
-            yield f"{engine}, {PASSED[check['passed']]}: {rule_in_words(content, check, engine)}{note}."
+            passed = "not shown" if check["passed"] is False and not check["lost"] else PASSED[check["passed"]]
+            yield f"{engine}, {passed}: {rule_in_words(content, check, engine)}{note}."
     yield with_names(content["search"]["sentence"], small)
     yield from content["signs"]
 

@@ -126,7 +126,7 @@ def test_the_verdict_rests_on_the_arms(records: list[Record], certificate: Conte
     assert kept["low"] == pytest.approx(again.low)
     assert checks["steps_saved@6"]["value"]["value"] == pytest.approx(2000 / 1200)
     assert set(checks) == {"score_kept@6", "solved@6", "score_kept@3", "solved@3", "steps_saved@6"}
-    assert certificate["sentence"] == "holds up under RLlib's own engine, and under batched+fused"
+    assert certificate["sentence"] == "holds up with 6 runners under RLlib's own engine, and under batched+fused"
     rllib, small = (
         np.array(list(finals(records, name, scale).values())) / 500
         for name, scale in (("winner_rllib", 6), ("best_small_rllib", 2))
@@ -178,10 +178,12 @@ def test_engines_that_disagree_are_said_to_and_rllibs_own_comes_first(tmp_path: 
         return 300.0 if lost else holdup.outcome(request, rule)
 
     made = certified(tmp_path / "apart", holdup.holdup_spec(), outcome)
-    assert made["sentence"] == "does not hold up with 6 runners under RLlib's own engine; under batched+fused it does"
+    assert (
+        made["sentence"] == "does not hold up with 6 runners under RLlib's own engine; under batched+fused it holds up"
+    )
     said = analysis.open(tmp_path / "apart").answer()
     assert said.sentence.startswith("No: with 6 of RLlib's own runners the chosen setting does not hold up")
-    assert "The engines disagree: under batched+fused, by which it was found, it does." in said.sentence
+    assert "Under batched+fused, by which it was found, it holds up." in said.sentence
     assert any(
         "2 of 5 test runs were solved under RLlib's own engine, 8 of 8 under batched+fused" in fact
         for fact in said.facts
@@ -195,7 +197,7 @@ def test_a_scale_at_which_only_one_engine_was_tried_is_no_disagreement(tmp_path:
 
     made = certified(tmp_path / "elsewhere", holdup.holdup_spec(), outcome)
     both = "holds up with 6 runners under RLlib's own engine, and under batched+fused"
-    assert made["sentence"] == f"{both}; not with 3, where batched+fused alone was tried"
+    assert made["sentence"] == f"{both}; does not hold up with 3, where batched+fused alone was tried"
     said = analysis.open(tmp_path / "elsewhere").answer().sentence
     assert said.startswith("Yes: with 6 of RLlib's own runners")
     assert said.endswith("It does not hold up with 3 runners, where batched+fused alone was tried.")
@@ -235,7 +237,7 @@ def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFold
     assert "/home/" not in text + shown
     assert str(study.path) not in text + shown
     assert "abcdef0123456789" in text
-    assert shown.startswith("# demo: holds up under RLlib's own engine, and under batched+fused\n")
+    assert shown.startswith("# demo: holds up with 6 runners under RLlib's own engine, and under batched+fused\n")
     changed = holdup.holdup_spec(environment__kwargs={"render_mode": None, "levels": ["/home/somebody/a.json"]})
     cut = certified(tmp_path / "demo", changed)["environment"]["kwargs"]
     assert cut == {"render_mode": None, "levels": ["…/a.json"]}

@@ -120,6 +120,15 @@ def test_the_share_solved_must_be_enough_at_each_of_the_last_evaluations():
     assert lost.law == "at least 19 of 20 test seeds solved at 46, at each of the last evaluations"
 
 
+def test_a_rule_that_runs_are_too_unlike_to_show_is_not_broken():
+    unlike = small([1.0] * 9 + [0.1])  # a reference that failed once: its mean may be much higher
+    judged = verdict(arm(GOOD[:10]), unlike, unseen=())
+    assert (check(judged, "score_kept@46").passed, check(judged, "score_kept@46").lost) == (False, False)
+    assert (judged.learning, judged.sentence) == (False, "is not shown to hold up")
+    worse = verdict(arm([each - 0.2 for each in GOOD]), small(GOOD), unseen=())
+    assert check(worse, "score_kept@46").lost and worse.sentence == "does not hold up"
+
+
 def test_the_verdict_about_rllibs_own_engine_rests_on_its_own_runs():
     ours = [arm(GOOD), small(GOOD)]
     assert judge_rllib(together(*ours), limits(), BUDGET) is None

@@ -22,12 +22,14 @@ from study.designs.holdup.verdict import (
     RLLIBS,
     Arm,
     Arms,
+    Check,
     Comparison,
     Verdict,
     arms_of,
     censored,
     compare,
     horizon_of,
+    in_words,
     judge,
     judge_rllib,
     lead,
@@ -43,7 +45,6 @@ from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
-from study.text import listed
 
 FORMAT = 6
 """Version of the certificate's content."""
@@ -195,9 +196,13 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
 
 
 def _of_verdict(verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict with its words for each scale at which it is judged."""
+    at: dict[str, list[Check]] = {}
+    for check in verdict.checks:
+        at.setdefault(check.name.rpartition("@")[2], []).append(check)
     checks = {check.name: check for check in verdict.checks}
-    broken = {int(name.rpartition("@")[2]) for name, check in checks.items() if check.passed is False}
-    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "broken_at": sorted(broken)}
+    words = {scale: in_words(each) for scale, each in at.items()}
+    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "at": words}
 
 
 def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[str, Any] | None) -> str:
@@ -206,14 +211,15 @@ def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[
         return f"{ours['sentence']} under {engine}" + (
             " engine" if engine == OWN else f"; not tried under {OWN} engine"
         )
-    if rllib["learning"] == (target in ours["broken_at"]):
-        other = "does not" if rllib["learning"] else "does"
-        return f"{rllib['sentence']} with {target} runners under {OWN} engine; under {engine} it {other}"
-    if not rllib["learning"] or ours["learning"]:
-        return f"{rllib['sentence']} under {OWN} engine, and under {engine}"
-    elsewhere = listed([str(scale) for scale in ours["broken_at"]])
-    both = f"holds up with {target} runners under {OWN} engine, and under {engine}"
-    return f"{both}; not with {elsewhere}, where {engine} alone was tried"
+    place, own = f"with {target} runners under", rllib["at"][str(target)]
+    same = ours["at"][str(target)] == own
+    text = f"{own} {place} {OWN} engine, and under {engine}"
+    if not same:
+        text = f"{own} {place} {OWN} engine; under {engine} it {ours['at'][str(target)]}"
+    for scale, words in ours["at"].items():
+        if scale != str(target) and words != "holds up":
+            text += f"; {words} with {scale}, where {engine} alone was tried"
+    return text
 
 
 def _engines(arms: Arms, target: int) -> Estimate:

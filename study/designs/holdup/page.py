@@ -36,7 +36,6 @@ def _verdict(content: Content) -> Iterator[str]:
     columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     numbers = ([scale, *(_number(found[name]) for name in columns)] for scale, found in winner["resolved"].items())
     yield from _table(["num_env_runners", *columns], numbers)
-    words = {True: "kept", False: "**broken**", None: "not judged"}
     for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
         if verdict is not None:
             yield f"## Verdict under {engine}: {verdict['sentence']}"
@@ -44,7 +43,7 @@ def _verdict(content: Content) -> Iterator[str]:
             yield from _table(
                 ["rule", "found", "", ""],
                 (
-                    [each["law"], estimate(each["value"], 3), words[each["passed"]], each["note"]]
+                    [each["law"], estimate(each["value"], 3), _kept(each), each["note"]]
                     for each in verdict["checks"].values()
                 ),
             )
@@ -55,6 +54,12 @@ def _verdict(content: Content) -> Iterator[str]:
     yield from (f"- {sign}" for sign in content["signs"])
     yield CLOCK
     yield ""
+
+
+def _kept(check: Content) -> str:
+    if check["passed"] is False:
+        return "**broken**" if check["lost"] else "**not shown**"
+    return "kept" if check["passed"] else "not judged"
 
 
 def _rivals(content: Content) -> Iterator[str]:

@@ -162,7 +162,9 @@ class Check:
     value: Estimate | None
     """What the runs say; None where there is nothing to judge."""
     passed: bool | None
-    """None: not decided, and not required."""
+    """Whether it is shown to be kept; None: not required."""
+    lost: bool = False
+    """Whether it is shown to be broken; neither is shown where runs are too few or too unlike."""
     note: str = ""
 
 
@@ -196,6 +198,7 @@ def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tup
             f"{holdup.small_scale}) > -{holdup.tolerance:g}",
             value=value,
             passed=value.low > -holdup.tolerance,
+            lost=lead(winner, small, level=2 * LEVEL - 1).high < -holdup.tolerance,
             note="; ".join(notes),
         )
 
@@ -215,6 +218,7 @@ def solved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[s
             law=f"at least {needed} of {number} test seeds solved at {winner.scale}, at each of the last evaluations",
             value=rate_interval(winner.num_solved, number),
             passed=winner.num_solved >= needed,
+            lost=winner.num_solved < needed,
             note=f"{', '.join(map(str, winner.solved_at))} of {number}, the last evaluation last",
         )
 
@@ -251,7 +255,7 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tu
         note = f"evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
         if math.isfinite(value.low) and not math.isfinite(value.high):
             note = f"at least {value.low:.2f}: {note}"
-    yield replace(check, value=value, passed=value.low > 1, note=note)
+    yield replace(check, value=value, passed=value.low > 1, lost=value.high < 1, note=note)
 
 
 RULES: tuple[Callable[[Arms, HoldUpSpec, int | None, tuple[str, str]], Iterator[Check]], ...]
@@ -278,8 +282,15 @@ def judge_rllib(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdic
 
 def _verdict(checks: Iterable[Check]) -> Verdict:
     every = tuple(checks)
-    learning = all(check.passed is not False for check in every)
-    return Verdict(checks=every, learning=learning, sentence="holds up" if learning else "does not hold up")
+    return Verdict(checks=every, learning=all(check.passed is not False for check in every), sentence=in_words(every))
+
+
+def in_words(checks: Iterable[Check]) -> str:
+    """Return what rules say together: a setting does not hold up only where a rule is shown to be broken."""
+    every = [check for check in checks if check.passed is False]
+    if not every:
+        return "holds up"
+    return "does not hold up" if any(check.lost for check in every) else "is not shown to hold up"
 
 
 # --- steps to the target ---------------------------------------------------------------------------------------------
