@@ -81,15 +81,18 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
         for check in each["checks"].values()
         if check["passed"] is False
     ]
-    kept = [(judged, verdict["checks"][f"score_kept@{target}"])]
-    said = [
-        capital(rule_in_words(content, check, name)) + (f" ({name})" if content["rllib"] else "")
-        for name, check in broken[:MOST_BROKEN] or kept
+    groups = [
+        ("Broken: ", [each for each in broken if each[1]["lost"]]),
+        ("Not shown: ", [each for each in broken if not each[1]["lost"]]),
+        ("", [] if broken else [(judged, verdict["checks"][f"score_kept@{target}"])]),
     ]
-    more = f"; and {len(broken) - MOST_BROKEN} more" if len(broken) > MOST_BROKEN else ""
-    word = "" if not broken else "Broken: " if any(check["lost"] for _, check in broken) else "Not shown: "
-    text = f"{word}{'; '.join(said)}{more}."
-    yield Fact(role="support", text=text, quantity="score_difference", **place)
+    for word, checks in (each for each in groups if each[1]):
+        said = [
+            capital(rule_in_words(content, check, name)) + (f" ({name})" if content["rllib"] else "")
+            for name, check in checks[:MOST_BROKEN]
+        ]
+        more = f"; and {len(checks) - MOST_BROKEN} more" if len(checks) > MOST_BROKEN else ""
+        yield Fact(role="support", text=f"{word}{'; '.join(said)}{more}.", quantity="score_difference", **place)
     paid = with_names(content["search"]["sentence"], small)
     yield Fact(role="support", text=paid, quantity="score_lead", **place)
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
