@@ -73,7 +73,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     winner = arm_in_words(WINNER if judged == engine else WINNER_RLLIB, small)
     place: dict[str, Any] = {"num_env_runners": target, "arm": winner}
     yield Fact(role="answer", text=_sentence(content, judged, target, small), **place)
-    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_share", **place)
+    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_last", **place)
     broken = [
         (name, check)
         for name, each in verdicts.items()
@@ -97,7 +97,7 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     yield Fact(role="support", text=paid, quantity="score_lead", **place)
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
         text = f"Its mean score under {OWN} engine less that under {engine}: {in_words(difference)}."
-        yield Fact(role="support", text=text, **place)
+        yield Fact(role="support", text=text, quantity="engine_difference", **place)
     if not verdict["learning"] and content["signs"]:
         yield Fact(role="support", text=" ".join(content["signs"]), **place)
     yield cost_and_clocks(data, content["cpu_hours"]["all"])

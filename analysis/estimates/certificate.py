@@ -11,7 +11,7 @@ from analysis.load import StudyData
 from analysis.quantity import Row, declare, row
 from study.errors import StudyError
 from study.records.folder import StudyFolder
-from study.space.settings import WINNER
+from study.space.settings import WINNER, WINNER_RLLIB
 from study.statistics import Estimate
 
 CHECKS: Mapping[str, str] = {"score_kept": "score_difference", "steps_saved": "steps_saved"}
@@ -74,10 +74,16 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
         arm = arm_in_words(name, small)
         return {"workload": environment, "arm": arm, "num_env_runners": scale, "basis": basis}
 
-    for check in content["verdict"]["checks"].values():
-        rule, _, scale = check["name"].partition("@")
-        if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
-            yield row(CHECKS[rule], value, place(WINNER, int(scale)))
+    for arm in content["arms"].values():
+        if (value := estimate_of(arm["solve_rate"])) is not None:
+            yield row("solved_last", value, place(arm["name"], arm["scale"]))
+    for winner, verdict in ((WINNER, content["verdict"]), (WINNER_RLLIB, content["rllib"])):
+        for check in verdict["checks"].values() if verdict is not None else ():
+            rule, _, scale = check["name"].partition("@")
+            if rule in CHECKS and (value := estimate_of(check["value"])) is not None:
+                yield row(CHECKS[rule], value, place(winner, int(scale)))
+    if content["rllib"] is not None and (value := estimate_of(content["rllib"]["difference"])) is not None:
+        yield row("engine_difference", value, place(WINNER_RLLIB, target))
     for name, found in content["search"]["rivals"].items():
         if (value := estimate_of(found["difference"])) is not None:
             yield row("score_lead", value, place(name, target))
@@ -85,6 +91,12 @@ def _rows(content: Mapping[str, Any], small: int | None) -> Iterator[Row]:
 
 for _name, _label, _definition in (
     ("score_difference", "score kept", "Mean score of the winner less that of the best small setting."),
+    ("solved_last", "solved", "Share of runs at the target at the worst of the last three evaluations."),
+    (
+        "engine_difference",
+        "RLlib's own",
+        "Mean score of the winner under RLlib's own engine less that under the study's.",
+    ),
     ("score_lead", "lead", "Mean score of the winner less that of a baseline at the same number of runners."),
     ("steps_saved", "steps saved", "Env steps to the target of the baseline over those of the winner."),
 ):

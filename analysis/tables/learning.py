@@ -86,7 +86,7 @@ def _fewest(wide: pd.DataFrame) -> str:
 PASSED = {True: "kept", False: "BROKEN", None: "not judged"}
 JUDGED = {
     "final_return": "iqm_final_return",
-    "solved_share": "solve_rate",
+    "solved_last": "solve_rate",
     "score": "score",
     "steps_to_target": "env_steps_to_target",
     "cpu_s_spent": "cpu_s_spent",

@@ -62,8 +62,9 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
 def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
     content = example("example_study").certificate
     chosen = content["winner"]["resolved"]["46"]
-    kept = {True: "Yes", False: "No"}[content["rllib"]["learning"]]
-    assert holdup.sentence.startswith(f"{kept}: with 46 of RLlib's own runners the chosen setting ")
+    words = {"holds up": "Yes", "does not hold up": "No", "is not shown to hold up": "Not shown"}
+    assert holdup.sentence.startswith(f"{words[content['rllib']['at']['46']]}: ")
+    assert "with 46 of RLlib's own runners" in holdup.sentence
     assert f"lr: {chosen['lr']:.3e}".replace("e-0", "e-") in holdup.setting
     batch = f"train_batch_size: {chosen['train_batch_size']}"
     assert holdup.setting.startswith(f"num_env_runners: 46  num_envs_per_env_runner: 4  {batch}  ")
