@@ -86,7 +86,7 @@ def test_a_hold_up_study_from_search_to_export(driver):
     lines = [line.split("\t") for line in trained.stdout.splitlines() if line[0].isdigit()]
     number = next(each.trial for each in stock if (each.anchor, each.seed) == ("winner_rllib", seed))
     recorded = [each for each in found if each.kind == "iteration" and each.trial == number]
-    assert [(int(one), int(steps)) for one, steps, _ in lines] == [
+    assert [(int(one), int(float(steps))) for one, steps, _ in lines] == [
         (each.iteration, each.env_steps) for each in recorded
     ]
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
