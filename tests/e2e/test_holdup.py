@@ -87,7 +87,7 @@ def test_a_hold_up_study_from_search_to_export(driver):
     number = next(each.trial for each in stock if (each.anchor, each.seed) == ("winner_rllib", seed))
     recorded = [each for each in found if each.kind == "iteration" and each.trial == number]
     assert [int(one) for one, *_ in lines] == [each.iteration for each in recorded]
-    # A step that only resets an environment is not counted, and episodes end elsewhere: every lane has seeds of its own.
+    # A step that only resets an environment is not counted, and episodes end elsewhere: lanes have other seeds.
     for (_, steps, _), each in zip(lines, recorded, strict=True):
         assert abs(float(steps) - each.env_steps) <= 6 * each.iteration
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
