@@ -136,13 +136,15 @@ class _Session:
         if self.adopted is None:  # else its environment was made when it was read
             with display.busy(f"Trying the environment {spec.environment.id}"):
                 self.spaces = probe_study(spec, options.space)
-                spec = with_lasting_process(spec, known, note=display.note)
+                spec = with_lasting_process(spec, note=display.note) if self.is_new else spec
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
         self.speeds = speeds_of(spec.environment) if self.adopted is None else self.adopted.speeds
         obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
-        spec = with_lasting_learner(spec, known, jax_obstacle=obstacle, source=options.space, note=display.note)
+        spec = with_lasting_learner(
+            spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
+        )
         self.spec = spec
         self.identity = new_identity(spec, options) if self.is_new else resumed_identity(self.folder, spec, options)
         self.address = resolve_address(options.address)

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from study.errors import SpaceError
 from study.machine.shape import ClusterShape
 from study.planning.needs import execution_of
-from study.records.folder import StudyIdentity
 from study.records.records import TrialRequest
 from study.space.domains import smallest
 from study.space.parameters import SCALE
@@ -18,19 +17,16 @@ from study.space.spec import Execution, StudySpec
 from study.trial.engine.envs.probing import Spaces, in_own_processes, sharing_of
 
 
-def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: Callable[[str], None]) -> StudySpec:
-    """Return the spec with what `environment.process: auto` stands for: it is the same in all sessions of a study.
+def with_lasting_process(spec: StudySpec, *, note: Callable[[str], None]) -> StudySpec:
+    """Return the spec of a new study with what `environment.process: auto` stands for; its environment is tried.
 
     Args:
         spec: The space as it was asked for; its environment works.
-        begun: The study that is resumed; None for a new one, whose environment is tried.
         note: Called with a line where environments get processes of their own, or where that is not known.
     """
     name = f"'{spec.environment.id}'"
     if spec.environment.process != "auto":
         return spec
-    if begun is not None:
-        return in_own_processes(spec) if begun.spec["environment"].get("process") == "own" else spec
     sharing = sharing_of(spec.environment)
     if sharing == "wrong":
         note(
@@ -47,13 +43,13 @@ def with_lasting_process(spec: StudySpec, begun: StudyIdentity | None, *, note: 
 
 
 def with_lasting_learner(
-    spec: StudySpec, begun: StudyIdentity | None, *, jax_obstacle: str, source: str, note: Callable[[str], None]
+    spec: StudySpec, *, is_new: bool, jax_obstacle: str, source: str, note: Callable[[str], None]
 ) -> StudySpec:
     """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
 
     Args:
-        spec: The space as it was asked for.
-        begun: The study that is resumed, whose spec names its learner; None for a new one.
+        spec: The space as it was asked for; of a resumed study with what was settled (`StudyIdentity.settle`).
+        is_new: Whether the study begins now.
         jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
         source: Where the space came from.
         note: Called with a line where RLlib's own learner stands in for the fused one.
@@ -62,9 +58,7 @@ def with_lasting_learner(
         SpaceError: The study learns with JAX, which is not installed here.
     """
     learner = spec.learner
-    if learner == "auto" and begun is not None:
-        learner = begun.spec.get("learner", learner)
-    elif learner == "auto" and not spec.fused_obstacle:
+    if is_new and learner == "auto" and not spec.fused_obstacle:
         learner = "rllib" if jax_obstacle else "fused"
         if jax_obstacle:
             if spec.algorithm == "A2C":

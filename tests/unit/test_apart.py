@@ -91,9 +91,9 @@ def test_a_simulator_that_ends_its_process_is_named_and_nothing_is_left() -> Non
 def test_a_study_notes_it_once_and_keeps_it() -> None:
     noted: list[str] = []
     asked = space(environment={"id": "tests.environments:OneWorld"})
-    kept = with_lasting_process(asked, None, note=noted.append)
+    kept = with_lasting_process(asked, note=noted.append)
     assert kept.environment.process == "own"
     assert len(noted) == 1
     assert "process of its own" in noted[0]
     plain = space()
-    assert with_lasting_process(plain, None, note=noted.append).digest() == plain.digest()
+    assert with_lasting_process(plain, note=noted.append).digest() == plain.digest()

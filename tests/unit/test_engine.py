@@ -93,7 +93,9 @@ def lasting(tmp_path):
         begun = None if recorded is None else new_identity(spec(), options)
         if begun is not None:
             begun.spec["learner"] = recorded
-        return with_lasting_learner(space, begun, jax_obstacle=obstacle, source="space", note=noted.append).learner
+        asked = space if begun is None else begun.settle(space)
+        options = {"is_new": begun is None, "jax_obstacle": obstacle, "source": "space", "note": noted.append}
+        return with_lasting_learner(asked, **options).learner
 
     noted = []
     return settle, noted
