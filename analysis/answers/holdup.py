@@ -109,7 +109,7 @@ def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) 
     """Return the verdict about RLlib's own engine, where it was run; then where the study's engine says otherwise."""
     engine, ours = content["engine"], content["verdict"]
     verdict = ours if content["rllib"] is None else content["rllib"]
-    words, other = verdict["at"][str(target)], ours["at"][str(target)]
+    words = verdict["at"][str(target)]
     with_ = f"{target} of RLlib's own runners" if judged == OWN else f"{runners(target)} (engine {judged})"
     rules = [check for name, check in verdict["checks"].items() if name.endswith(f"@{target}")]
     broken = sum(check["passed"] is False for check in rules)
@@ -120,15 +120,17 @@ def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) 
     }.get(
         words, f"Not shown: whether the chosen setting learns as well with {with_} as the best one does with {small}."
     )
-    if content["rllib"] is not None and other != words:
-        text += f" Under {engine}, by which it was found, it {other}."
-    elif content["rllib"] is not None and words == "holds up":
-        text += f" So it does under {engine}, by which it was found."
-    for scale, said in ours["at"].items():
-        if scale != str(target) and said != "holds up":
-            tried = f", where {engine} alone was tried" if content["rllib"] is not None else ""
-            text += f" It {said} with {scale} runners{tried}."
-    return text
+    if content["rllib"] is not None:
+        does = "it holds up as well" if ours["learning"] and words == "holds up" else f"it {ours['sentence']}"
+        text += f" Under {engine}, by which it was found, {does}"
+    kept, missed = (
+        [scale for scale, said in ours["at"].items() if (said == "holds up") is holds] for holds in (True, False)
+    )
+    if not missed:
+        return text if content["rllib"] is None else f"{text}."
+    where = f"it keeps the rules with {listed(kept)} runners and not with {listed(missed)}"
+    where = where if kept else f"it keeps them with none of {listed(missed)} runners"
+    return f"{text} {capital(where)}." if content["rllib"] is None else f"{text}: {where}."
 
 
 def _solved(content: Mapping[str, Any], judged: str, target: int) -> str:
@@ -142,7 +144,7 @@ def _solved(content: Mapping[str, Any], judged: str, target: int) -> str:
     unseen = [(scale, arms.get(f"{WINNER}@{scale}")) for scale in content["scales"]["unseen"]]
     others = [f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen if other is not None]
     tail = f"; with numbers of runners for which nothing was tuned, {listed(others)}" if others else ""
-    return f"{', '.join(said)}{tail}. Counted is the worst of the last evaluations."
+    return f"{', '.join(said)}{tail}. Each count is the lowest of the last three evaluations."
 
 
 def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
@@ -174,7 +176,7 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
         yield Fact(role="unknown", text=text)
     if arm["solved"] == (n := arm["n"]):
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
-        few = f"none of {n} test runs did, but up to {percent(missing)} of runs may"
+        few = f"none of {n} test runs with {runners(target)} did, but up to {percent(missing)} of runs may"
         yield Fact(role="unknown", text=f"how rarely it misses the target: {few}.")
 
 

@@ -95,7 +95,7 @@ JUDGED = {
 RULES: Mapping[str, tuple[str, str]] = {
     "score_kept": (
         "with {runners} the mean score must be less than {tolerance} below that of the best with {small}",
-        "it is {score}, {bound}",
+        "the difference is {score}, its lower {level} % bound {bound}, of {runs} runs",
     ),
     "solved": ("with {runners} at least {needed} of the test runs must be solved", "{solved} of {n} are"),
     "steps_saved": (
@@ -117,10 +117,8 @@ def rule_in_words(content: Mapping[str, Any], check: Mapping[str, Any], engine: 
     must, found = RULES[name]
     if value is None:
         return f"{must.format(**facts)}: {with_names(check['note'], small)}"
-    end = f"no more than {-value.low:.3f} lower" if value.low < 0 else f"at least {value.low:.3f} higher"
-    facts["value"] = in_words(value)
-    facts["score"] = f"{abs(value.value):.3f} {'lower' if value.value < 0 else 'higher'}"
-    facts["bound"] = f"{end} ({math.floor(100 * value.level)} % confidence)"
+    facts |= {"value": in_words(value), "score": f"{value.value:+.3f}", "bound": f"{value.low:+.3f}"}
+    facts |= {"level": f"{100 * value.level:g}", "runs": value.n}
     return f"{must}: {found}".format(**facts)
 
 

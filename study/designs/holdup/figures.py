@@ -45,6 +45,7 @@ from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
 from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
+from study.text import listed
 
 FORMAT = 6
 """Version of the certificate's content."""
@@ -207,19 +208,14 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
 
 def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[str, Any] | None) -> str:
     """Return the verdicts in words, that about RLlib's own engine, which is one about the target scale, first."""
+    where = listed([scale for scale, words in ours["at"].items() if words != "holds up"])
+    at = "" if ours["learning"] else f" (with {where} runners)"
     if rllib is None:
-        return f"{ours['sentence']} under {engine}" + (
-            " engine" if engine == OWN else f"; not tried under {OWN} engine"
-        )
-    place, own = f"with {target} runners under", rllib["at"][str(target)]
-    same = ours["at"][str(target)] == own
-    text = f"{own} {place} {OWN} engine, and under {engine}"
-    if not same:
-        text = f"{own} {place} {OWN} engine; under {engine} it {ours['at'][str(target)]}"
-    for scale, words in ours["at"].items():
-        if scale != str(target) and words != "holds up":
-            text += f"; {words} with {scale}, where {engine} alone was tried"
-    return text
+        return f"{ours['sentence']} under {engine}{at}" + ("" if engine == OWN else f"; not tried under {OWN} engine")
+    own = f"{rllib['sentence']} with {target} runners under {OWN} engine"
+    if ours["learning"] and rllib["learning"]:
+        return f"{own}, and under {engine}"
+    return f"{own}; {ours['sentence']} under {engine}{at}"
 
 
 def _engines(arms: Arms, target: int) -> Estimate:
@@ -266,9 +262,7 @@ def _paid_in_words(
         return f"Searching with {target} runners did not pay: what it chose needs no such search. {cost}"
     name, by = f"`{row.rival}`", f"score {_in_words(row.difference, 3, signed=True)}"
     if paid == "not paid":
-        advice = (
-            f"Tune with {small} runners and {GROWN[row.rival]}" if row.rival in GROWN else "It needs no search at all"
-        )
+        advice = f"Tune with {small} runners and {GROWN[row.rival]}" if row.rival in GROWN else "That needs no search"
         return (
             f"Searching with {target} runners did not pay: {name} does as well (the chosen setting less it: {by}). "
             f"{advice}. {cost}"

@@ -38,7 +38,7 @@ def _verdict(content: Content) -> Iterator[str]:
     yield from _table(["num_env_runners", *columns], numbers)
     for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
         if verdict is not None:
-            yield f"## Verdict under {engine}: {verdict['sentence']}"
+            yield f"## Under {engine}{' engine' if engine == OWN else ''}: {verdict['sentence']}"
             yield ""
             yield from _table(
                 ["rule", "found", "", ""],
@@ -80,6 +80,8 @@ def _rivals(content: Content) -> Iterator[str]:
             for name, row in content["search"]["rivals"].items()
         ),
     )
+    yield "Bounds of steps are corrected for the number of rivals: that of naive growth is lower than in rule 3."
+    yield ""
 
 
 def _arms(content: Content) -> Iterator[str]:
