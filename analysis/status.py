@@ -20,7 +20,6 @@ from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.planning.guess import is_evaluating
 from study.records.derived import cut_records
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -105,7 +104,6 @@ class Status:
         timings: measured, oversubscribed, emulated, tainted -> trials whose clock has its label.
         per_stage: Stage -> trials ended, failed.
         running: Trials under way.
-        evaluating: Those of them that play the episodes of an evaluation.
         best_score: Highest score of a finished trial; None where none has one.
         sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
@@ -137,7 +135,6 @@ class Status:
     left: TimeLeft | None
     mirror: Mirror | None
     problems: tuple[str, ...]
-    evaluating: tuple[int, ...] = ()
     advice: tuple[Advice, ...] = ()
 
     @property
@@ -217,9 +214,7 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
     )
     said = list[Advice]()
     with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
-        spec = identity.parse()
-        status = replace(status, evaluating=tuple(row.trial for row in running if is_evaluating(spec, row)))
-        said = [Advice(text) for text in cautions(spec, rows)]
+        said = [Advice(text) for text in cautions(identity.parse(), rows)]
     return replace(status, advice=(*_advice(status, rows, _resume(folder, identity)), *said, *_clocks(status, rows)))
 
 

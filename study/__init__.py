@@ -17,7 +17,7 @@ from study.errors import (
 
 if TYPE_CHECKING:
     from study.adopted.loading import load_space
-    from study.driver.conductor import Display
+    from study.cli.display import Display
     from study.driver.opening import RunOptions
     from study.driver.run import StudyResult
     from study.space.spec import StudySpec
@@ -48,10 +48,10 @@ def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | N
         options: Name, folder, Ray, MLflow and limits of the run.
         display: Shows the study; by default one line per trial on standard error.
     """
-    from study.cli.display import PlainDisplay
+    from study.cli.display import Display
     from study.driver.run import run_study
 
-    return run_study(spec, options, display=display or PlainDisplay())
+    return run_study(spec, options, display=display or Display())
 
 
 def __getattr__(name: str) -> Any:

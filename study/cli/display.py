@@ -1,28 +1,25 @@
-"""What a person sees of a study: its plan, a line for each change while it runs, trials and answer at its end."""
+"""What a person sees of a study: its plan, a line for each change while it runs, where it stands, its answer."""
 
 import contextlib
-import math
 import shlex
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from analysis.status import cautions, time_left
+from analysis.status import Status, read_status, time_left
 from study.console import say, table, terminal
-from study.engine import engine_of_space, engines_in_words
+from study.engine import engine_of_space
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
-from study.planning.guess import is_evaluating
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import count, cpu_hours, duration, gigabytes, number, significant, spans
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, plain, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -32,82 +29,56 @@ if TYPE_CHECKING:
 
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
-
-# --- before: the plan -----------------------------------------------------------------------------------------------
-
-_OF_A_CELL: Mapping[str, str] = {
-    "envs": "num_envs_per_env_runner",
-    "batch": "train_batch_size",
-    "minibatch": "minibatch_size",
-    "epochs": "num_epochs",
-}
-"""Columns of a plan of cells, besides runners and learners -> parameter."""
+INTERVAL_S = 30.0
+"""Seconds between two lines on how far a study is."""
+MOST_RUNNING = 12
+"""Trials under way that are listed; the rest are counted."""
+_STYLES = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
+_DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
 
 
 def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
-    """Print what a study would run, what each trial needs, and how long all of it takes."""
+    """Print what a study would run, what each trial needs, and about how long all of it takes."""
     from study.designs.registry import design_of  # with SciPy, which `status` need not wait for
 
-    stages, cells = design_of(spec).stages, [kind.cell for kind in plan.kinds if kind.cell is not None]
-    about = "up to " if stages else ""
-    blocks = f", {len(cells)} cells in {max(request.seed for request in plan.requests)} blocks" if cells else ""
+    stages, cells = design_of(spec).stages, any(kind.cell for kind in plan.kinds)
     hours, time_ = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)
-    say(console, f": {about}{count(plan.num_trials, 'trial')}{blocks}, about {time_} here, {hours}", title=name)
+    trials = f"{'up to ' if stages else ''}{count(plan.num_trials, 'trial')}"
+    say(console, f": {trials}, about {time_} here, {hours} (guesses, good to a factor of five)", title=name)
     environment = spec.environment.id if spec.script is None else spec.script.environment
-    say(console, f"Environment: {environment}" + (f". Stages: {', '.join(stages)}" if stages else ""))
-    nodes = ", ".join(
+    engine = f"Engine: {engine_of_space(spec)}." + (f" Stages: {', '.join(stages)}." if stages else "")
+    say(console, f"Environment: {environment}. {engine}")
+    nodes = (
         f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
-        f"{node.memory_mb / 1024:.0f} GB)"
+        f"{gigabytes(node.memory_mb)})"
         for node in plan.cluster.nodes
     )
-    say(console, f"Cluster: {nodes}")
-    varying = {name: at for name, at in _OF_A_CELL.items() if len({cell.setting[at] for cell in cells}) > 1}
-    equal = [f"{name} {cells[0].setting[at]}" for name, at in _OF_A_CELL.items() if cells and name not in varying]
-    if equal:
-        say(console, f"Equal in all cells: {', '.join(equal)}")
-    learners = any(cell.num_learners for cell in cells)
-    headings = ("runners", *varying, *(["learners"] if learners else []))
-    headings += ("trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
-    rows = []
-    for kind in plan.kinds:
-        words = [f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)"]
-        if (cell := kind.cell) is not None:
-            words += [str(cell.setting[at]) for at in varying.values()]
-            words += [str(cell.num_learners)] if learners else []
-        each = (str(kind.num_cpus), gigabytes(kind.memory_mb), f"~{duration(kind.hours * 3600)}")
-        timing = kind.label.timing + ("*" if kind.label.provisional else "")
-        rows.append((*words, str(kind.num_trials), kind.execution, *each, timing))
-    console.print(table(headings, rows, words=("execution", "timing will say"), width=console.width))
+    say(console, f"Cluster: {', '.join(nodes)}")
+    headings = ("runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
+    rows = [
+        (
+            *((kind.cell.name if kind.cell else MISSING,) if cells else ()),
+            f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
+            str(kind.num_trials),
+            kind.execution,
+            str(kind.num_cpus),
+            gigabytes(kind.memory_mb),
+            f"~{duration(kind.seconds)}",
+            kind.label.timing + ("*" if kind.label.provisional else ""),
+        )
+        for kind in plan.kinds
+    ]
+    headings = ("cell", *headings) if cells else headings
+    console.print(table(headings, rows, words=("cell", "execution", "timing will say"), width=console.width))
     if any(kind.label.provisional for kind in plan.kinds):
         say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
-    if cells:
-        say(console, f"Engine: {engine_of_space(spec)}.")
-    say(console, _basis_of(plan))
 
 
-def _basis_of(plan: Plan) -> str:
-    """Return what the times of a plan rest on."""
-    speeds, basis = plan.cluster.speeds, "figures of a 2-core machine"
-    if speeds is not None:
-        episodes = f", episodes of {speeds.episode_steps:,.0f} steps" if speeds.episode_steps else ""
-        step = f"{speeds.step_s * 1e3:.2g} ms a step{episodes}"
-        basis = f"{speeds.seconds:.1f} s of random play of the environment ({step}) and {basis}"
-    return f"Times are guesses, good to a factor of three, from {basis}."
+# --- while it runs ----------------------------------------------------------------------------------------------------
 
 
-# --- meanwhile: progress --------------------------------------------------------------------------------------------
-
-
-def make_display(console: Console) -> "PlainDisplay":
-    """Return a display with a live line for a terminal, one of plain lines otherwise."""
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console)
-
-
-class PlainDisplay:
-    """One line for each change of a trial, and for progress now and then: for files and batch jobs."""
-
-    INTERVAL_S = 30.0
-    """Seconds between two lines on how far the study is."""
+class Display:
+    """One line for each change of a trial, and for how far the study is now and then."""
 
     def __init__(self, console: Console | None = None) -> None:
         """Write to `console`, or to standard error."""
@@ -124,19 +95,10 @@ class PlainDisplay:
         with contextlib.suppress(OSError):
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Print what is being done."""
-        self.note(f"{what} …")
-        yield
-
-    @contextlib.contextmanager
-    def live(self, conductor: "Conductor") -> Iterator[None]:
-        """Print lines while the context is open."""
+    def watch(self, conductor: "Conductor") -> None:
+        """Tell from now on what changes in a session."""
         self._conductor = conductor
         self._seen = {trial: (row.attempt, row.status) for trial, row in conductor.ledger.rows.items()}
-        yield
-        self.update()
 
     def update(self) -> None:
         """Print what has changed."""
@@ -147,7 +109,7 @@ class PlainDisplay:
             if self._seen.get(trial) != (state := (row.attempt, row.status)):
                 self._seen[trial] = state
                 self.note(f"{now} {trial_line(row, self._conductor.design)}")
-        if time.monotonic() - self._last > self.INTERVAL_S:
+        if time.monotonic() - self._last > INTERVAL_S:
             self._last = time.monotonic()
             self.note(f"{now} {headline(self._conductor)}")
 
@@ -157,44 +119,19 @@ class PlainDisplay:
         return "" if isinstance(self.said, str) else self.said.to_markdown()
 
 
-class LiveDisplay(PlainDisplay):
-    """The same lines, and below them how far the study is, in a line that is drawn anew."""
-
-    INTERVAL_S = math.inf
-
-    @contextlib.contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        """Show what is being done while the context is open."""
-        with self._console.status(f"{what} …"):
-            yield
-
-    @contextlib.contextmanager
-    def live(self, conductor: "Conductor") -> Iterator[None]:
-        """Show the study while the context is open."""
-        with self._console.status("") as self._status, super().live(conductor):
-            self._status.update(headline(conductor))
-            yield
-
-    def update(self) -> None:
-        """Print what has changed, and draw the line anew."""
-        super().update()
-        if self._conductor is not None:
-            self._status.update(headline(self._conductor))
-
-
 def headline(conductor: "Conductor") -> str:
     """Return in one line how far the study is: what ended, the best, what runs, how long the rest should take."""
-    rows = list(conductor.ledger.rows.values())
-    running = [row for row in rows if row.status == "running"]
-    counts, total, phase = conductor.ledger.counts(), conductor.plan.num_trials, conductor.phase
-    ended = counts["finished"] + counts["failed"]
-    parts = [f"{phase}: {ended} of about {total} trials ended" if phase else f"{ended} of {total} trials ended"]
+    rows, counts, total = [*conductor.ledger.rows.values()], conductor.ledger.counts(), conductor.plan.num_trials
+    running, ended = [row for row in rows if row.status == "running"], counts["finished"] + counts["failed"]
+    phase = f"{conductor.phase}: " if conductor.phase else ""
+    parts = [f"{phase}{ended} of {'about ' if phase else ''}{total} trials ended"]
     if counts["failed"]:
         parts.append(f"{counts['failed']} failed")
-    if known := [(final, row) for row in rows if (final := _final_return(row)) is not None]:
-        final, best = max(known, key=lambda pair: pair[0])
-        parts.append(f"best return {significant(final)}{' (of episodes that did not end)' if best.all_cut else ''}")
-    parts += _at_work(running, sum(is_evaluating(conductor.spec, row) for row in running))
+    if known := [final for row in rows if (final := _final_return(row)) is not None]:
+        parts.append(f"best return {significant(max(known))}")
+    if running:
+        waiting = sum(row.timing is None for row in running)
+        parts.append(f"{len(running)} running" + (f" ({waiting} starting)" if waiting else ""))
     if conductor.stop is not None:
         parts.append(f"stopping: {conductor.stop.detail}")
     elif (left := time_left(rows, running, total, time.time())) is not None:
@@ -204,20 +141,6 @@ def headline(conductor: "Conductor") -> str:
 
 def _final_return(row: TrialRow) -> float | None:
     return row.summary.get("final_return") if row.status == "finished" else None
-
-
-def _at_work(running: Sequence[TrialRow], evaluating: int) -> Iterator[str]:
-    """Yield what the running trials do; one that has no processes yet has no rate either."""
-    training = [row for row in running if row.timing is not None]
-    starting = [row for row in running if row.timing is None]
-    if training:
-        yield f"{len(training)} running" + (f" ({evaluating} evaluating)" if evaluating else "")
-    if runners := sum(row.num_env_runners for row in starting if row.execution == "real"):
-        yield f"waiting for {count(runners, 'runner')}"
-    elif starting:
-        yield f"starting {count(len(starting), 'trial')}"
-    if rates := [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]:
-        yield f"{sum(rates):,.0f} env steps/s"
 
 
 def trial_line(row: TrialRow, design: "Design") -> str:
@@ -235,18 +158,70 @@ def trial_line(row: TrialRow, design: "Design") -> str:
             return f"{what}: {row.status.upper()}, {one_line(row.reason)}"
 
 
-# --- at the end: trials, answer, what to type next ------------------------------------------------------------------
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+def show(console: Console, status: Status) -> None:
+    """Print how far a study is, what runs now, and what a person should know or type."""
+    stage = f" · stage {status.stage}" if status.stage else ""
+    session = f" · session {status.sessions}" if status.sessions > 1 else ""
+    console.print(
+        Text.assemble((status.name, "bold"), ": ", (status.state, _STYLES[status.driver]), stage, session),
+        highlight=False,
+    )
+    shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
+    trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
+    counts = ", ".join(f"{n} {name}" for name, n in shown.items())
+    engine = f". Engine: {status.engine}" if status.num_ended else ""
+    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else "") + engine)
+    if (left := status.left) is not None:
+        say(console, f"About {duration(left.seconds)} left, by the median of n={left.n} trials")
+    for problem in status.problems:
+        say(console, f"! {problem}")
+    if status.running:
+        headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
+        rows = [_running(row, status.moment) for row in status.running[:MOST_RUNNING]]
+        console.print(table(headings, rows, words=("timing",), width=console.width))
+    if len(status.running) > MOST_RUNNING:
+        say(console, f"… and {len(status.running) - MOST_RUNNING} more")
+    since = "nothing recorded yet"
+    if status.silence_s is not None:
+        last = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.moment - status.silence_s))
+        since = f"last record {f'{duration(status.silence_s)} ago' if status.silence_s < 86_400 else last}"
+    say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
+    for each in status.advice:
+        say(console, f"! {each.text}")
+        if each.command:
+            console.print(Text(f"  {each.command}"), soft_wrap=True)  # whole, to be copied
+
+
+def _running(row: TrialRow, moment: float) -> tuple[str, ...]:
+    return (
+        str(row.trial),
+        str(row.num_env_runners),
+        plain(row.setting.get("train_batch_size", MISSING)),
+        number(row.setting.get("lr"), ".2g"),
+        str(row.seed),
+        duration(max(moment - row.started, 0.0)),
+        "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
+        number(row.sums.env_steps_per_s(), ",.0f"),
+        (("" if row.provisional else row.timing) or "not settled")
+        + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
+    )
+
+
+# --- at the end -------------------------------------------------------------------------------------------------------
 
 
 def print_end(console: Console, result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
-    """Print what a session came to: its trials, the study's answer, and what to type next."""
+    """Print what a session came to: where the study stands, its answer, and what to type next."""
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     closed, identity, folder = result.closed, result.identity, result.folder
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    print_trials(console, result.rows, table_file=folder.table, told=closed.detail)
-    for caution in cautions(identity.parse(), result.rows):
-        say(console, f"\n{caution}")
+    if closed.reason != "stopped":  # a signal gives ten seconds
+        now = read_status(folder.path)
+        show(console, replace(now, advice=[each for each in now.advice if not each.command.endswith("--resume")]))
     if answer is not None:
         say(console, "")
         print_answer(console, answer)
@@ -254,39 +229,19 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
     experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
     page = f"/#/experiments/{experiment}" if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
+    logs = shlex.quote(str(folder.tensorboard))
     following = {
         "Resume with": resume if closed.reason != "complete" else "",
+        "All columns": str(folder.table),
         "Tables and figures on one page": f"python -m study report {shlex.quote(str(folder.path))}",
         "Certificate, with every rule and interval": str(folder.certificate_page) if result.certificate else "",
         "The trials in MLflow": f"{uri}{page}" if uri.startswith("http") else served,
+        "Their curves in TensorBoard": f"tensorboard --logdir {logs}" if folder.tensorboard.is_dir() else "",
     }
-    if folder.tensorboard.is_dir():
-        logs = shlex.quote(str(folder.tensorboard))
-        following["Their curves in TensorBoard"] = f"pip install tensorboard && tensorboard --logdir {logs}"
     say(console, "")
     for title, text in following.items():
         if text:
             say(console, f" {text}", title=f"{title}:")
-
-
-def print_trials(console: Console, rows: Sequence[TrialRow], *, table_file: Path, told: str = "") -> None:
-    """Print why trials failed or have no clock, how many there are, by which engine, and where all of it is.
-
-    A reason that is part of `told`, the end of the session as it stands above, is not printed again.
-    """
-    failed: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row in rows:
-        if row.reason and row.status != "finished" and one_line(row.reason).rstrip(".") not in one_line(told):
-            failed[row.status.upper(), one_line(row.reason)].append(row.trial)
-    for (status, reason), numbers in failed.items():
-        say(console, f"{status}, trial{'s' if len(numbers) > 1 else ''} {spans(numbers)}: {reason}")
-    for reason in dict.fromkeys(row.timing_reason for row in rows if row.timing in ("oversubscribed", "tainted")):
-        say(console, f"not measured: {reason}")
-    statuses = Counter(row.status for row in rows)
-    also = f", {statuses['interrupted']} interrupted" if statuses["interrupted"] else ""
-    engine = engines_in_words(row.engine for row in rows)
-    say(console, f"\nn = {count(len(rows), 'trial')}, {statuses['failed']} failed{also}. Engine: {engine}.")
-    say(console, f"All columns: {table_file}")
 
 
 def answer_of(folder: Path) -> "Answer | str":

@@ -122,7 +122,7 @@ def run(
         with with_lines(source, set_):
             _print_plan(terminal(error=config is not None), spec, address, name, source)
         return
-    from study.cli.display import make_display, print_end
+    from study.cli.display import Display, print_end
     from study.driver.opening import RunOptions
     from study.driver.run import run_study
     from study.driver.signals import leave
@@ -145,7 +145,7 @@ def run(
         space_text=as_run(file, set_, replicate, trials),
     )
     console = terminal()
-    display = make_display(console)
+    display = Display(console)
     again = ["python", "-m", "study", "run", str(StudyFolder(out / name).space_file), "--name", name, "--out", str(out)]
     resume_line = shlex.join([*again, *(["--address", address] if address else []), "--resume"])
     try:

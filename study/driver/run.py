@@ -1,17 +1,16 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
-import gc
 import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from study.adopted.loading import Adopted, adopted_by
+from study.adopted.loading import adopted_by
 from study.designs.registry import design_of, make_plan, private_shape
-from study.driver.conductor import Conductor, Display
+from study.driver.conductor import Conductor
 from study.driver.opening import (
     RunOptions,
     continuing,
@@ -40,7 +39,7 @@ from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
 from study.planning.plan import remarks
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow, best_per_scale
+from study.records.ledger import Ledger, TrialRow
 from study.records.lock import held
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
@@ -51,6 +50,9 @@ from study.text import count
 from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
 from study.trial.messages import STARTED, packed_config
 from study.trial.settling import check_overrides, with_lasting_learner, with_lasting_process
+
+if TYPE_CHECKING:
+    from study.cli.display import Display
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
@@ -77,11 +79,6 @@ class StudyResult:
     """Of a hold-up study that has come to its end."""
 
     @property
-    def best(self) -> dict[int, TrialRow]:
-        """The best trial of each scale."""
-        return best_per_scale(self.rows)
-
-    @property
     def exit_code(self) -> ExitCode:
         """0 all trials ended well, 1 some failed, 75 stopped and resumable."""
         if self.is_broken:
@@ -91,7 +88,7 @@ class StudyResult:
         return ExitCode.SOME_FAILED if any(row.status == "failed" for row in self.rows) else ExitCode.FINISHED
 
 
-def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> StudyResult:
+def run_study(spec: StudySpec, options: RunOptions, *, display: "Display") -> StudyResult:
     """Run or resume a study until its plan is complete, it is stopped, or its time is up.
 
     Must be called from the main thread: SIGINT, SIGTERM and SIGUSR1 end the study cleanly, within ten seconds.
@@ -103,29 +100,13 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: Display) -> Stud
         TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
         RecordError: The folder cannot be resumed.
     """
-    gc.disable()  # what is imported until the first trial starts is no garbage
-    try:
-        return _Session(spec, options, display).open()
-    finally:
-        gc.enable()
-        gc.unfreeze()  # a notebook goes on
-
-
-def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] | None:
-    """Return the runtime environment that the trials of a study need on the nodes of a joined cluster.
-
-    Raises:
-        ClusterError: Something cannot travel.
-    """
-    if adopted is None:
-        return runtime_env(own_modules(spec.environment))
-    return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
+    return _Session(spec, options, display).open()
 
 
 class _Session:
     """One driver's work on a study, from what was asked for to the end."""
 
-    def __init__(self, spec: StudySpec, options: RunOptions, display: Display) -> None:
+    def __init__(self, spec: StudySpec, options: RunOptions, display: "Display") -> None:
         self.options, self.display = options, display
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not is_resumed(self.folder, options)
@@ -134,9 +115,9 @@ class _Session:
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         if self.adopted is None:  # else its environment was made when it was read
-            with display.busy(f"Trying the environment {spec.environment.id}"):
-                self.spaces = probe_study(spec, options.space)
-                spec = with_lasting_process(spec, note=display.note) if self.is_new else spec
+            display.note(f"Trying the environment {spec.environment.id} …")
+            self.spaces = probe_study(spec, options.space)
+            spec = with_lasting_process(spec, note=display.note) if self.is_new else spec
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
@@ -157,7 +138,7 @@ class _Session:
             shape = private_shape(self.spec)
             make_plan(self.spec, shape)
         else:
-            runtime_env_of(self.spec, self.adopted)
+            self._runtime_env()
         self._check_overrides(shape)
         if self.is_new:
             self.folder.prepare()
@@ -184,8 +165,6 @@ class _Session:
         if ledger.closed is not None and nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
-        if self.is_new:
-            self._await_mirrors(but=("sqlite:",))  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -200,6 +179,12 @@ class _Session:
         signals.install()  # Ray's own code has put the default action of SIGTERM back when it shut down
         closed = signals.close(conductor)
         return self._end(ledger, closed, is_broken=conductor.is_broken)
+
+    def _runtime_env(self) -> dict[str, Any] | None:
+        """Return what the trials need on the nodes of a joined cluster."""
+        if self.adopted is None:
+            return runtime_env(own_modules(self.spec.environment))
+        return runtime_env(self.adopted.modules, self.adopted.variables, folder=self.adopted.folder)
 
     def _check_overrides(self, shape: ClusterShape | None) -> None:
         if self.spec.rllib and self.spaces is not None:
@@ -216,7 +201,7 @@ class _Session:
         self._await_mirrors()
         modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         variables = {} if self.adopted is None else self.adopted.variables
-        return Conductor(
+        conductor = Conductor(
             spec=self.spec,
             plan=plan,
             folder=self.folder,
@@ -228,6 +213,8 @@ class _Session:
             keep_going=self.options.keep_going,
             announce=self.display.note,
         )
+        self.display.watch(conductor)
+        return conductor
 
     def _end(self, ledger: Ledger, closed: StudyClosed, *, is_broken: bool = False) -> StudyResult:
         """Return the result, once the certificate is written and the mirrors have had their time."""
@@ -239,11 +226,10 @@ class _Session:
                 self.display.note(str(error))
         answer = ""
         if closed.reason != "stopped":  # a signal gives ten seconds, too few for an answer
-            with self.display.busy("Working out the answer"):
-                answer = self.display.answer(self.folder.path)
+            self.display.note("Working out the answer …")
+            answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        with self.display.busy("Writing the end of the study"):
-            reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
+        reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
         for report in reports:
             if not report.drained:
                 self.display.note(
@@ -265,20 +251,11 @@ class _Session:
         anything = next(read_lines(self.folder.records), None) is not None
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
-    def _await_mirrors(self, *, but: tuple[str, ...] = ()) -> None:
-        """Let the places outside of the folder prove that they take the study; a first start insists on it.
-
-        Args:
-            but: How the addresses begin that are not waited for: a new database is made while Ray starts.
-
-        Raises:
-            TrackingError: At a first start, one does not answer.
-        """
+    def _await_mirrors(self) -> None:
+        """Let the places outside of the folder prove that they take the study; a first start insists on it."""
         for key, mirror in self.mirrors.mirrors.items():
-            if "://" not in mirror.address or mirror.address.startswith(but):
-                continue
             try:
-                with self.display.busy(f"Waiting for {mirror.name}"):
+                if "://" in mirror.address:
                     self.mirrors.wait_ready(key, READY_TIMEOUT_S if self.is_new else RESUME_READY_TIMEOUT_S)
             except TrackingError as error:
                 if self.is_new:
@@ -289,19 +266,18 @@ class _Session:
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[ClusterShape]:
-        """Start a private Ray or join one, show that while it lasts, and let go of it in the end."""
-        verbose, busy = self.options.verbose, self.display.busy
+        """Start a private Ray or join one, and let go of it in the end."""
+        verbose = self.options.verbose
         with contextlib.ExitStack() as stack:
             if self.address is None:
                 num_cpus = private_shape(self.spec).num_cpus
                 if self.adopted is not None:  # Ray's processes inherit it
                     stack.enter_context(environment(self.adopted.environment))
-                with busy(f"Starting a private Ray with {count(num_cpus, 'CPU')}"):
-                    shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
+                self.display.note(f"Starting a private Ray with {count(num_cpus, 'CPU')} …")
+                shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
-                with busy(f"Joining the Ray at {self.address}"):
-                    brought = runtime_env_of(self.spec, self.adopted)
-                    shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
+                self.display.note(f"Joining the Ray at {self.address} …")
+                shape = stack.enter_context(joined_ray(self.address, runtime_env=self._runtime_env(), verbose=verbose))
             yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> None:
@@ -312,7 +288,7 @@ class _Session:
         """
         while not conductor.exhausted or conductor.part_ended:
             reuse, reason = conductor.begin_part(), "Ray Tune ended early."
-            with self.display.live(conductor), tune_storage() as storage:
+            with tune_storage() as storage:
                 try:
                     self._tuner(conductor, storage, reuse=reuse).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
@@ -320,6 +296,7 @@ class _Session:
                     self.display.note(reason)
                     conductor.tune_died(reason)
                     return
+            self.display.update()
             if not conductor.exhausted:
                 conductor.tune_died(reason)
                 return
@@ -333,9 +310,6 @@ class _Session:
         from study.trial.trainable import StudyTrial
 
         without_usage_tags()
-        if not gc.isenabled():
-            gc.freeze()
-            gc.enable()
         script = None if self.adopted is None else self.adopted.pickled
         specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
 

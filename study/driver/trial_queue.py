@@ -203,7 +203,7 @@ class TrialQueue:
     def _expected_s(self, request: TrialRequest) -> float:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
         durations = self._durations.get(self._kind(request))
-        return statistics.median(durations) if durations else self._plan.needs(request).hours * 3600
+        return statistics.median(durations) if durations else self._plan.needs(request).seconds
 
     def _end_of(self, request: TrialRequest) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""

@@ -236,7 +236,7 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     nodes = [NodeShape(address="node", num_cpus=size, physical_cpus=size, **shape) for size in known]
     plan = make_plan(spec, ClusterShape(nodes=tuple(nodes)))
     cost = cpu_hours(plan.hours * plan.cluster.capacity)
-    guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of three)"
+    guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of five)"
     _say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
     if emulated := [each.num_env_runners for each in plan.kinds if each.execution == "emulated"]:
         _say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")

@@ -1,16 +1,18 @@
-"""What one trial needs, and whether it runs real or emulated: StudySpec x scale x cluster shape. Pure.
+"""What one trial needs, whether it runs real or emulated, when it is evaluated, how long it lasts. Pure.
 
-All of it follows from the list of a trial's processes: what Ray reserves, what admission counts, what a plan shows.
+What Ray reserves, what admission counts and what a plan shows follow from the list of a trial's processes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from study.errors import ClusterError
-from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape
+from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape, Speeds
 from study.records.timing import Label
-from study.space.domains import largest
+from study.space.domains import bounds, largest
 from study.space.parameters import SCALE
+from study.space.sections import BudgetSpec
 from study.space.settings import batch_domain
 from study.space.spec import Execution, StudySpec
 from study.text import count
@@ -18,69 +20,18 @@ from study.text import count
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers. One
 of RLlib's own runners in it fits in, too: measured, 1,024 of them with four lanes each of Acrobot-v1 add 214 MB."""
-
 FUSED_MB = 200
 """Memory that JAX adds to the process that learns. Measured peaks of the main process, CartPole-v1: 600 MB without it,
 770 MB with the fused learner, 906 MB where the process compiles a program that is not in the cache."""
-
 LEARNT_COPIES = 4
 """Numbers of 4 bytes that a learner holds for each weight: itself, its gradient, and the two means of Adam. The main
 process and each runner hold the weights once more, to act by."""
-
 STEP_KB, PICTURE_KB = 1.2, 500.0
 """Memory of one step of a train batch in the main process. Vectors: measured, peaks of batches of 20,000 and of 320,000
 steps of CartPole-v1. Pictures of 64 x 64 x 3: measured, a peak of 2.7 GB for the batch of 4,096 of coinrun_ppo.yaml,
 which RLlib's own learner takes through the network as a whole."""
-
-
-class Network(NamedTuple):
-    """The size of the policy's network and of the critic's, as far as space and observations tell."""
-
-    weights: int
-    """Numbers that are learnt."""
-    acting: int
-    """Multiplications of one observation, forwards through the policy."""
-    learning: int
-    """Multiplications of one row of a minibatch, forwards through policy and critic."""
-
-
-_IMAGE = (64, 64, 3)
-"""Height, width and channels where nobody has seen the observations."""
-_CONVOLUTIONS: Mapping[str | int, Sequence[Sequence[int]]] = {
-    "nature": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
-    10: [[16, 5, 2], [32, 5, 2]],
-    42: [[16, 4, 2], [32, 4, 2], [256, 11, 1]],
-    64: [[16, 4, 2], [32, 4, 2], [64, 4, 2], [128, 4, 2]],
-    84: [[16, 8, 4], [32, 4, 2], [256, 11, 1]],
-    96: [[16, 8, 4], [32, 4, 2], [256, 11, 2]],
-}
-"""By name, or by the height of an image as RLlib chooses them: filters, kernel and stride of each layer, all padded."""
-
-
-def network_of(spec: StudySpec, shape: Sequence[int] = ()) -> Network:
-    """Return the size of a space's network for observations of a shape; without one, for a usual one."""
-    model, kernels, convolved, dense = spec.model, 0, 0, 0
-    named = model.conv_filters or _CONVOLUTIONS.get(model.conv_net or "")
-    features = shape[0] if len(shape) == 1 else 8
-    networks = heads = 1 if model.vf_share_layers else 2
-    if named or len(shape) == 3:
-        height, width, channels = shape if len(shape) == 3 else _IMAGE
-        for filters, kernel, stride in named or _CONVOLUTIONS.get(height, _CONVOLUTIONS[84]):
-            height, width = -(-height // stride), -(-width // stride)
-            kernels += kernel * kernel * channels * filters
-            convolved += kernel * kernel * channels * filters * height * width
-            channels = filters
-        features, heads = (
-            height * width * channels,
-            2,
-        )  # behind convolutions, policy and critic have layers of their own
-    for units in model.fcnet_hiddens:
-        dense, features = dense + features * units, units
-    return Network(
-        weights=networks * kernels + heads * dense,
-        acting=convolved + dense,
-        learning=networks * convolved + heads * dense,
-    )
+FEATURES, PICTURE_FEATURES = 8, 4096
+"""Inputs of the first dense layer: of a vector that nobody has seen, and behind convolutions."""
 
 
 class Process(NamedTuple):
@@ -113,10 +64,10 @@ def processes(
         num_samplers = 0 if num_samplers == 1 else num_samplers  # a single one is the main process
         lanes = num_env_runners * int(largest(spec.domain("num_envs_per_env_runner")))
         lanes_mb = round(LANE_MB * lanes / max(num_samplers, 1))
-    weights_mb = network_of(spec, shape).weights * 4 // 2**20
+    weights_mb = _weights_mb(spec, shape)
     learning_mb = LEARNT_COPIES * weights_mb + (FUSED_MB if spec.learner_in_use == "fused" else 0)
-    step_kb = STEP_KB if spec.model.conv_net is None and spec.model.conv_filters is None else PICTURE_KB
-    main_mb = resources.memory_main_mb + int(int(largest(batch_domain(spec, num_env_runners))) * step_kb / 1024)
+    batch_kb = int(largest(batch_domain(spec, num_env_runners))) * (PICTURE_KB if _sees_pictures(spec) else STEP_KB)
+    main_mb = resources.memory_main_mb + int(batch_kb / 1024)
     main = Process(
         num_cpus=resources.num_cpus_for_main_process,
         memory_mb=main_mb + weights_mb + (0 if resources.num_learners else learning_mb) + lanes_mb * (not num_samplers),
@@ -133,6 +84,18 @@ def processes(
     return (main, *[sampler] * num_samplers, *[learner] * resources.num_learners)
 
 
+def _sees_pictures(spec: StudySpec) -> bool:
+    return spec.model.conv_net is not None or spec.model.conv_filters is not None
+
+
+def _weights_mb(spec: StudySpec, shape: Sequence[int]) -> int:
+    """Return the memory of the dense layers' weights, those of policy and critic; convolutions have few."""
+    dense, features = 0, PICTURE_FEATURES if _sees_pictures(spec) or len(shape) == 3 else FEATURES
+    for units in spec.model.fcnet_hiddens:
+        dense, features = dense + features * units, units
+    return dense * (1 if spec.model.vf_share_layers else 2) * 4 // 2**20
+
+
 def num_sampling_processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
     """Return the processes that step environments; the main process counts when it does so itself."""
     emulating = max(min(spec.resources.emulation_processes, num_env_runners), 1)
@@ -144,9 +107,75 @@ def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int
     return sum(process.num_cpus for process in processes(spec, num_env_runners, execution))
 
 
-def memory_mb(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
-    """Return the memory that a trial is reckoned to need."""
-    return sum(process.memory_mb for process in processes(spec, num_env_runners, execution))
+# --- how far and how long ---------------------------------------------------------------------------------------------
+
+_ROUNDING = 1e-9
+"""Shares of a budget are sums of floats; a point missed by less counts as reached."""
+
+
+def progress_of(budget: BudgetSpec, limit: int | None, *, env_steps: int, iterations: int, time_s: float) -> float:
+    """Return the largest share of a limit that a trial has used, in [0, 1]; at 1 it ends.
+
+    Args:
+        budget: The limits of the space.
+        limit: Iterations of a trial whose place in the plan limits them; None for no such limit.
+        env_steps: Environment steps so far.
+        iterations: Training iterations so far.
+        time_s: Seconds of training so far.
+    """
+    used = ((env_steps, budget.env_steps), (iterations, limit), (time_s, budget.time_s))
+    share = max(amount / most for amount, most in used if most is not None)
+    return 1.0 if share >= 1 - _ROUNDING else share
+
+
+def evaluation_due(before: float, after: float, num_evaluations: int) -> bool:
+    """Return whether an evaluation point lies in (`before`, `after`]; the points are 1/n, 2/n, …, 1."""
+    return math.floor(after * num_evaluations + _ROUNDING) > math.floor(before * num_evaluations + _ROUNDING)
+
+
+_SAMPLED_S = {"stock": 200e-6, "batched": 30e-6}
+"""Seconds of a step besides the environment's own, on one core, with two small hidden layers and a few lanes."""
+_LEARNT_S = {"rllib": 25e-6, "fused": 2e-6}
+"""Seconds of a step in each epoch, in minibatches of 128."""
+_PICTURE_S = 0.2e-3, 0.65e-3
+"""What convolutions on 64 x 64 pixels add to both."""
+_SMALL = Speeds(seconds=0, step_s=13e-6, episode_steps=None, limit=None)
+"""Acrobot-v1, which stands for an environment that was not measured."""
+_START_S, _PROCESS_S = 6.0, 2.5
+"""Start-up of a trial, and CPU seconds in which each further process is imported."""
+
+
+def guess_seconds(
+    spec: StudySpec, num_env_runners: int, cluster: ClusterShape, execution: Execution, iterations: int | None = None
+) -> float:
+    """Return a guess of the duration of one trial, in the middle of the space and good to a factor of five.
+
+    Args:
+        spec: The space.
+        num_env_runners: The scale.
+        cluster: Where it runs, with the measured speed of the environment.
+        execution: How it runs.
+        iterations: Limit of the trial; None for that of the space.
+    """
+    batch, epochs = (
+        sum(bounds(domain)) / 2 for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
+    )
+    speeds, budget, evaluation = cluster.speeds or _SMALL, spec.budget, spec.evaluation
+    pictures = _PICTURE_S if _sees_pictures(spec) or len(speeds.observation_shape) == 3 else (0.0, 0.0)
+    step_s = speeds.step_s + _SAMPLED_S[spec.runner_in_use] + pictures[0]
+    sampling_s = step_s / min(num_sampling_processes(spec, num_env_runners, execution), cluster.capacity)
+    if execution == "real":  # the lanes of a runner wait one after another, runners side by side
+        sampling_s += spec.environment.step_wait_ms / 1e3 / num_env_runners
+    trained_s = sampling_s + epochs * (_LEARNT_S[spec.learner_in_use] + pictures[1])
+    limit = budget.iterations if iterations is None else iterations
+    limits = [budget.time_s, limit and trained_s * batch * limit, budget.env_steps and trained_s * budget.env_steps]
+    start_s = _START_S + _PROCESS_S * len(processes(spec, num_env_runners, execution)) / cluster.capacity
+    played = evaluation.num_evaluations * evaluation.episodes if spec.learns and speeds.episode_steps else 0
+    evaluated_s = played * min(speeds.episode_steps or 0.0, evaluation.max_episode_steps) * step_s
+    return start_s + min(seconds for seconds in limits if seconds is not None) + evaluated_s
+
+
+# --- where it runs ----------------------------------------------------------------------------------------------------
 
 
 def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> Execution:
@@ -234,18 +263,13 @@ def check_fit(
         return
     total, each = Process(*map(sum, zip(*wanted, strict=True))), "; ".join(dict.fromkeys(map(_resources, wanted)))
     emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
-    smaller = "a smaller network (model.fcnet_hiddens), " if max(one.memory_mb for one in wanted) > LARGE_MB else ""
     raise ClusterError(
         where=f"parameters.{SCALE}",
         rule=f"{num_env_runners} runners need {_resources(total)} at once, every process on one node and the largest "
         f"placed first (processes of {each})",
         got=", ".join(f"{node.address} with {_resources(node)}" for node in cluster.nodes),
-        fix=f"Use {smaller}smaller scales, more nodes, or lower resources.*{emulated}.",
+        fix=f"Use smaller scales, a smaller network (model.fcnet_hiddens), more nodes, or lower resources.*{emulated}.",
     )
-
-
-LARGE_MB = 8_000
-"""A process that needs more holds a network larger than most."""
 
 
 def _resources(of: Process | NodeShape) -> str:

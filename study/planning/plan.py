@@ -3,23 +3,19 @@
 The designs of `study.designs` say which kinds of trials there are; nothing here knows which kinds of study there are.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from study.errors import ClusterError
 from study.machine.shape import ClusterShape
-from study.planning.guess import Guess, evaluation_seconds, guess_trial
-from study.planning.needs import Process, check_fit, execution_of, label_at_start, num_cpus, processes
+from study.planning.needs import Process, check_fit, execution_of, guess_seconds, label_at_start, num_cpus, processes
 from study.records.records import TrialRequest
 from study.records.timing import Label
-from study.space.domains import Choices, Domain, Range
-from study.space.parameters import SCALE
-from study.space.published import published
 from study.space.settings import Variant
 from study.space.spec import Execution, StudySpec
 from study.space.throughput import Cell
-from study.text import count, duration, listed
+from study.text import count, listed
 
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
@@ -47,8 +43,8 @@ class TrialNeeds(TrialKind):
     execution: Execution
     processes: tuple[Process, ...]
     """Of one trial."""
-    guess: Guess
-    """Of one trial's duration."""
+    seconds: float
+    """A guess of one trial's duration."""
     label: Label
     """What its rows will say of their times."""
 
@@ -67,7 +63,7 @@ class TrialNeeds(TrialKind):
             **vars(kind),
             execution=execution,
             processes=wanted,
-            guess=guess_trial(spec, scale, cluster, execution=execution, iterations=kind.iterations),
+            seconds=guess_seconds(spec, scale, cluster, execution, kind.iterations),
             label=label_at_start(spec, cluster, num_env_runners=scale, execution=execution),
         )
 
@@ -85,11 +81,6 @@ class TrialNeeds(TrialKind):
     def num_gpus(self) -> float:
         """GPUs, or shares of them, that one trial reserves."""
         return sum(process.num_gpus for process in self.processes)
-
-    @property
-    def hours(self) -> float:
-        """Guess of one trial's duration."""
-        return sum(self.guess) / 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +130,11 @@ class Plan:
         return alone and len({each.num_cpus for each in own}) == 1
 
 
-def hours_of(kinds: Iterable[TrialNeeds], cluster: ClusterShape) -> float:
-    """Return a guess of how long all trials take, as many at a time as have cores."""
+def hours_of(kinds: Sequence[TrialNeeds], cluster: ClusterShape) -> float:
+    """Return a guess of how long all trials take, as many at a time as have cores; timed cells run alone."""
     capacity = cluster.capacity
-    return sum(min(each.num_cpus, capacity) * each.hours * each.num_trials for each in kinds) / capacity
+    held = [capacity if each.cell else min(each.num_cpus, capacity) for each in kinds]
+    return sum(cpus * each.seconds * each.num_trials for cpus, each in zip(held, kinds, strict=True)) / capacity / 3600
 
 
 def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
@@ -157,10 +149,9 @@ def check_objective(spec: StudySpec, cluster: ClusterShape) -> None:
     Raises:
         ClusterError: Trials that the objective compares would be emulated, or some of them and others not.
     """
-    ways = {scale: execution_of(spec, scale, cluster) for scale in spec.scales}
-    emulated = [scale for scale, way in ways.items() if way == "emulated"]
+    emulated = [scale for scale in spec.scales if execution_of(spec, scale, cluster) == "emulated"]
     objective = spec.search.objective
-    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(ways)
+    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(spec.scales)
     if (objective == "time_to_target_s" and emulated) or mixed:
         need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
         rule = f"{objective} {need}, and {emulated} runners would be emulated here"
@@ -173,35 +164,18 @@ def check_objective(spec: StudySpec, cluster: ClusterShape) -> None:
 
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
-    yield from _on_script(spec)
+    if (facts := spec.script) is not None:
+        own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
+        yield (
+            f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
+            f"sets {listed(spec.set_by_study)}; seeds, evaluation, resources, and what happens when a runner is lost. "
+            "All else is the script's."
+        )
+        if facts.runner_obstacle and spec.runner == "batched":
+            yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
-    speeds = plan.cluster.speeds
-    if spec.learns and speeds is not None and speeds.episode_steps is None and speeds.limit is None:
-        seconds = spec.evaluation.num_evaluations * evaluation_seconds(spec, speeds)
-        yield (
-            f"Episodes: none ended in {speeds.seconds / speeds.step_s:,.0f} random steps, and the environment has no "
-            f"limit. Evaluations cut one after {spec.evaluation.max_episode_steps:,} (evaluation.max_episode_steps), "
-            f"and may take {duration(seconds)} of each trial. To change it: set environment.max_episode_steps."
-        )
-    yield from _on_published(spec)
-    yield from _on_clocks(spec, plan)
-
-
-def _on_published(spec: StudySpec) -> Iterator[str]:
-    """Yield in how many environments the published settings of a study were published."""
-    settings = [baseline.parameters for baseline in spec.search.baselines]
-    settings += [spec.holdup.published] if spec.holdup else []
-    for source, entries in published().items():
-        entry = entries.get(spec.environment.id)
-        if entry is not None and entry.parameters in settings:
-            batch = f"its batch of {entry.parameters['train_batch_size']:,} steps stays in any other number"
-            yield f"{source}: published in {count(entry.num_envs, 'environment')}; {batch}."
-
-
-def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
-    """Yield which trials have no clock that counts, and which nodes disturb the clocks."""
     needed = {each.num_env_runners: each for each in plan.kinds if each.variant == "study"}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":
@@ -211,37 +185,11 @@ def _on_clocks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             "learn as with real runners; their times say nothing about real runners. "
             f"To change it: {ELSEWHERE}, or --set execution=real."
         )
-    crowded = {scale: needs.label for scale, needs in needed.items() if needs.label.timing == "oversubscribed"}
+    crowded = {scale: needs.label.reason for scale, needs in needed.items() if needs.label.timing == "oversubscribed"}
     if crowded:
-        reasons = "; ".join(dict.fromkeys(label.reason for _, label in sorted(crowded.items())))
+        reasons = "; ".join(dict.fromkeys(reason for _, reason in sorted(crowded.items())))
         yield (
             f"Oversubscribed: trials of {listed(sorted(crowded))} runners ({reasons}). Their times say nothing about "
             f"scaling. To change it: {'' if spec.not_emulated else '--set execution=emulated, '}fewer runners, start "
             f"Ray with as many CPUs as there are cores (--num-cpus), or {ELSEWHERE}."
         )
-
-
-def _on_script(spec: StudySpec) -> Iterator[str]:
-    """Yield what of a person's script runs, what the study sets, and which parts are RLlib's own and why."""
-    facts = spec.script
-    if facts is None:
-        return
-    values = {**facts.defaults, SCALE: facts.values.get(SCALE, 0)}  # without runners a main process samples
-    said = ", ".join(
-        f"{name} {_in_words(domain)}{f' (script: {values[name]:g})' if name in values else ''}"
-        for name, domain in spec.set_by_study.items()
-    )
-    own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
-    yield (
-        f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
-        f"sets {said or 'none of its parameters'}; seeds, evaluation, resources, and what happens when a runner is "
-        "lost. All else is the script's."
-    )
-    if facts.runner_obstacle and spec.runner == "batched":
-        yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
-
-
-def _in_words(domain: Domain) -> str:
-    if isinstance(domain, Choices):
-        return listed([f"{value:g}" for value in domain.choices])
-    return f"{domain.low:g} to {domain.high:g}" if isinstance(domain, Range) else f"{domain:g}"

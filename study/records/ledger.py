@@ -248,7 +248,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             moment: When it ends, seconds since the epoch.
         """
         end = End(row=self, spec=spec, status=status, moment=moment)
-        return {name: metric.of(end) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
+        return {name: metric.value(end) for name, metric in METRICS.items() if metric.grain == "trial"}
 
 
 class End(Struct, frozen=True, kw_only=True):

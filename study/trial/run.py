@@ -12,7 +12,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from study.errors import TrialError
 from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.guess import evaluation_due, progress_of
+from study.planning.needs import evaluation_due, progress_of
 from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.trial.built import read_built
 from study.trial.configuration import apply

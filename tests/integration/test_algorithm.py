@@ -1,23 +1,15 @@
 """A setting becomes the configuration that was meant, and `rllib:` cannot break what the study rests on."""
 
-from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
-from gymnasium.spaces import Box, Discrete
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 from study.designs.holdup.arms import RLLIB_DEFAULTS
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError
-from study.planning.needs import network_of
 from study.planning.plan import remarks
 from study.space.parameters import ALGORITHMS, PARAMETERS, attribute
 from study.space.spec import StudySpec
@@ -179,26 +171,3 @@ def test_the_baselines_of_rllibs_defaults_are_rllibs() -> None:
     found = {name: getattr(PPOConfig(), attribute(name)) for name in RLLIB_DEFAULTS if name != "grad_clip"}
     assert {**found, "grad_clip": RLLIB_DEFAULTS["grad_clip"]} == dict(RLLIB_DEFAULTS)
     assert PPOConfig().grad_clip is None
-
-
-@pytest.mark.parametrize("side", [10, 42, 64, 84, 96])
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_plan_counts_the_products_of_rllibs_own_network_for_images(side: int, shared: bool) -> None:
-    shape, products = (side, side, 3), 0
-
-    def count(layer: Any, _: Any, output: torch.Tensor) -> None:
-        nonlocal products
-        products += output[0].numel() * layer.weight[0].numel()
-
-    network = DefaultPPOTorchRLModule(
-        observation_space=Box(0, 1, shape, np.float32),
-        action_space=Discrete(2),
-        model_config=asdict(DefaultModelConfig(head_fcnet_hiddens=[64, 64], vf_share_layers=shared)),
-    )
-    for layer in network.modules():
-        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
-            layer.register_forward_hook(count)
-    batch = {Columns.OBS: torch.zeros((1, *shape))}
-    network.compute_values(batch, embeddings=network.forward_train(batch).get(Columns.EMBEDDINGS))
-    planned = network_of(spec(model__fcnet_hiddens=[64, 64], model__vf_share_layers=shared), shape).learning
-    assert planned == products - 3 * 64  # two logits and a value, which a plan leaves out

@@ -21,8 +21,8 @@ from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.scaling.guard import rerun
 from analysis.status import read_status
+from study.cli.display import show
 from study.cli.report import STUDIES, folder_of_experiment, report
-from study.cli.status import show
 from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export

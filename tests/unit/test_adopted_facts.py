@@ -7,7 +7,6 @@ import pytest
 from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
-from study.planning.guess import guess_trial
 from study.planning.needs import execution_of
 from study.space.parsing import parse_space
 from study.space.settings import runnable
@@ -93,11 +92,9 @@ def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> No
     ],
 )
 def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
-    spec, plain = script_spec(facts(**found)), script_spec()
+    spec = script_spec(facts(**found))
     assert engine_of_space(spec) == engine
     assert (other_engine(spec) is None) == (engine == OWN), "RLlib alone can run it"
-    seconds, usual = (sum(guess_trial(each, 2, cluster(local=8), execution="real")) for each in (spec, plain))
-    assert (seconds > usual) == (spec != plain)
 
 
 def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:

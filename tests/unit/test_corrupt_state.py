@@ -19,7 +19,7 @@ from rich.console import Console
 
 from analysis import load
 from analysis.status import read_status
-from study.cli.status import show
+from study.cli.display import show
 from study.designs.holdup.certificate import verify, write_certificate
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import StudyError

@@ -10,11 +10,10 @@ import pytest
 from rich.console import Console
 
 from analysis.status import cautions, time_left
-from study.cli.display import LiveDisplay, PlainDisplay, answer_of, headline, print_end, print_plan
+from study.cli.display import Display, answer_of, headline, print_end, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
-from study.harmless import one_line
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
 from study.text import significant
@@ -33,21 +32,19 @@ def printed(show, *values, width, terminal=False, **options):
     return capture.get()
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_plan_shows_execution_and_the_label_of_each_scale(width):
-    lines = printed(print_plan, make_plan(spec(), SMALL), spec(), width=width, name="demo").splitlines()
+def test_the_plan_shows_execution_and_the_label_of_each_scale():
+    lines = printed(print_plan, make_plan(spec(), SMALL), spec(), width=80, name="demo").splitlines()
     rows = [line.split() for line in lines if line.split()[0].isdigit()]
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
         ("1", "real", "2", "measured"),
         ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
-    assert max(map(len, lines)) <= width
 
 
 def test_the_plan_names_environment_and_stages():
     stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
-    assert "Environment: CartPole-v1. Stages: search, race, confirm\n" in stages
+    assert "Environment: CartPole-v1. " in stages and "Stages: search, race, confirm." in stages
 
 
 @pytest.mark.parametrize(
@@ -58,19 +55,11 @@ def test_small_returns_keep_their_digits(value, text):
     assert significant(value) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "most", "shown"),
-    [("a bc\n def", 6, "a bc …"), ("a bc def", 8, "a bc def"), ("abcdef", 3, "abc …"), ("a\n b", None, "a b")],
-)
-def test_a_long_reason_ends_behind_a_word(text, most, shown):
-    assert one_line(text, most) == shown
-
-
 QUIET = """
 import sys
 from study.console import SteadyConsole
-from study.cli.display import PlainDisplay
-display = PlainDisplay(SteadyConsole(file=sys.stderr, width=140))
+from study.cli.display import Display
+display = Display(SteadyConsole(file=sys.stderr, width=140))
 for _ in range(3):
     display.note("a line" * 10_000)
 print("still there", flush=True)
@@ -97,25 +86,13 @@ def course(*records, num_trials=4, stop=None):
     return SimpleNamespace(ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop)
 
 
-def started(trial, runners, execution="real"):
-    return synthetic.started(trial, runners=runners, execution=execution)
-
-
-@pytest.mark.parametrize(
-    ("records", "words"),
-    [
-        ([], []),
-        ([started(0, 12), started(1, 1)], ["waiting for 13 runners"]),
-        ([started(trial, 46, "emulated") for trial in range(3)], ["starting 3 trials"]),
-        ([started(0, 2), synthetic.built(0), started(1, 12)], ["1 running", "waiting for 12 runners"]),
-    ],
-)
-def test_what_is_waited_for_stands_where_there_is_no_rate_yet(records, words):
-    assert headline(course(*records)).split(" · ") == ["0 of 4 trials ended", *words]
+def test_the_headline_counts_what_runs():
+    built = course(synthetic.started(0), synthetic.built(0), synthetic.started(1))
+    assert headline(built).split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
 
 
 def test_the_time_left_is_known_once_a_trial_has_finished_and_until_the_study_stops():
-    begun = course(started(0, 2), synthetic.built(0), synthetic.iteration(0, 1))
+    begun = course(synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
     assert "left" not in headline(begun)
     assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
     text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
@@ -126,7 +103,7 @@ def test_start_up_is_no_pace():
     """The first trial waits a minute for its processes, the others a second: two trials of 10 s are left."""
     ledger = Ledger()
     for trial, startup, end in ((0, 60.0, 70.0), (1, 1.0, 81.0), (2, 1.0, 92.0)):
-        ledger.apply(started(trial, 2), end - startup - 10)
+        ledger.apply(synthetic.started(trial), end - startup - 10)
         ledger.apply(replace(synthetic.built(trial), startup_time_s=startup), end - 10)
         ledger.apply(synthetic.ended(trial, "finished"), end)
     left = time_left(list(ledger.rows.values()), [], 5, 92.0)
@@ -135,15 +112,13 @@ def test_start_up_is_no_pace():
     assert left.seconds == pytest.approx(22.0, rel=0.01)
 
 
-@pytest.mark.parametrize("display", [PlainDisplay, LiveDisplay])
-def test_lines_say_each_change_of_a_trial_once(display):
-    console, session = Console(width=140, record=True, file=io.StringIO(), force_terminal=True), course(started(0, 2))
-    shown = display(console)
-    with shown.busy("Starting"), shown.live(session):
-        shown.update()
-        for record in [*synthetic.whole_trial(0)][1:]:
-            session.ledger.apply(record, 60.0)
-            shown.update()
+def test_lines_say_each_change_of_a_trial_once():
+    console, session = Console(width=140, record=True, file=io.StringIO()), course(synthetic.started(0))
+    display = Display(console)
+    display.watch(session)
+    for record in [*synthetic.whole_trial(0)][1:]:
+        session.ledger.apply(record, 60.0)
+        display.update()
     lines = [line for line in console.export_text().splitlines() if "trial 0: " in line]
     assert [line.count("of training") for line in lines] == [1]
 
@@ -179,17 +154,13 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
-    again = "python run_study.py x.yaml --resume"
-    text = printed(print_end, result, again, answer, width=100, terminal=True)
-    places = ["demo: until (for a test)", "FAILED, trial 2: because of failed", "n = 3 trials, 1 failed"]
+    text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
+    places = ["demo: until (for a test)", "3 of 3 trials ended (2 finished, 1 failed)", "1 trial failed; the latest"]
     places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]
     places += ["python -m study report ", "mlflow ui --backend-store-uri"]
     found = [text.index(place) for place in places]
     assert found == sorted(found)
-    assert "The answer is away." in printed(print_end, result, again, "The answer is away.", width=100)
-    broken = replace(closed, reason="error", detail="the first 4 trials failed: because of failed. Mend it.")
-    text = printed(print_end, replace(result, closed=broken), again, answer, width=100)
-    assert text.count("because of failed") == 1, "a reason that the first line says is not said again"
+    assert "The answer is away." in printed(print_end, result, "", "The answer is away.", width=100)
 
 
 def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from analysis.status import read_status
 from study.adopted.loading import load_space
-from study.cli.display import headline, print_plan
-from study.cli.status import show
+from study.cli.display import headline, print_plan, show
 from study.designs import registry
 from study.designs.base import Design
 from study.errors import Fault, SpaceError

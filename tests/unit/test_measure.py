@@ -53,14 +53,15 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
 
 
-ADDED = '''
-@_of_iteration("1", of_trial="largest", section="runners", counted=True)
-def num_samples(step: "Step") -> float | None:
-    """Samples that arrived in this iteration."""
-    return len(step.samples)
+ADDED = """
+    _count(
+        "num_samples", "Samples that arrived in this iteration.", lambda step: len(step.samples), of_trial="largest"
+    ),
+)
+
+METRICS: """
 
 
-METRICS: '''
 SHOWS_IT = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("study.metrics", sys.argv[1])
@@ -96,7 +97,7 @@ assert ITERATION_COLUMNS["num_samples"].unit == "1"
 def test_a_metric_is_declared_in_one_file(tmp_path: Path) -> None:
     """It is recorded, added up, mirrored, and a column of the table of trials and of the frames of analysis."""
     file = tmp_path / "metrics.py"
-    file.write_text(Path(metrics.__file__).read_text().replace("METRICS: ", ADDED.lstrip(), 1))
+    file.write_text(Path(metrics.__file__).read_text().replace(")\n\nMETRICS: ", ADDED, 1))
     done = subprocess.run([sys.executable, "-c", SHOWS_IT, file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -198,7 +199,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial(name: str) -> None:
 
 def test_pressure_is_that_of_the_busiest_node_where_linux_tells_it() -> None:
     def pressure(*samples: RunnerMeasurement, main: ProcessMeasurement = MAIN) -> float | None:
-        return metrics.cpu_pressure(replace(step(samples), used=main))
+        return METRICS["cpu_pressure"].value(replace(step(samples), used=main))
 
     remote = sample(2, 2.0, pressure_s=0.5)
     assert pressure(sample(1, 3.0), remote) == pytest.approx(0.25)

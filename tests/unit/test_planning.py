@@ -8,12 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from study.designs.registry import make_plan, private_shape
-from study.errors import ClusterError
+from study.errors import ClusterError, SpaceError
 from study.machine.shape import Speeds
-from study.planning.guess import evaluation_due, guess_trial, progress_of
-from study.planning.needs import Process, execution_of, fits, memory_mb, network_of, num_cpus, processes
+from study.planning.needs import (
+    Process,
+    evaluation_due,
+    execution_of,
+    fits,
+    guess_seconds,
+    num_cpus,
+    processes,
+    progress_of,
+)
+from study.planning.plan import remarks
 from study.space.sections import BudgetSpec
-from tests.spaces import cluster, requests_of, spec
+from tests.spaces import cluster, read_again, requests_of, spec
 
 # --- the trials of a search ------------------------------------------------------------------------------------------
 
@@ -66,7 +75,6 @@ def test_a_real_trial_reserves_for_the_main_process_every_runner_and_every_learn
     space = spec(**{f"resources__{name}": value for name, value in sizes.items()})
     assert bundles(space, 2, "real") == [{"CPU": 3}, *[{"CPU": 2}] * 2, *[{"CPU": 5, "GPU": 0.5}] * 2]
     assert num_cpus(space, 4, "real") == 3 + 8 + 10
-    assert memory_mb(space, 4, "real") == 3 * 700 + 4 * 300
     # Without learner processes the GPU is the main process's.
     assert bundles(spec(resources__num_gpus_per_learner=1), 1, "real") == [{"CPU": 1, "GPU": 1}, {"CPU": 1}]
 
@@ -77,24 +85,22 @@ def test_an_emulated_trial_reserves_for_the_processes_that_step_lanes_not_for_ru
     assert bundles(space, scale, "emulated") == [{"CPU": 1}] + [{"CPU": 2}] * expected
 
 
-def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
-    assert memory_mb(spec(), 1, "emulated") == 901  # two lanes for each runner
-    assert memory_mb(spec(), 1000, "emulated") == 1500
-    assert memory_mb(spec(learner="rllib"), 1000, "emulated") == 1300  # without JAX
-    assert memory_mb(spec(resources__emulation_processes=2), 1000, "emulated") == 900 + 2 * (300 + 300)
-    apart = spec(resources__num_learners=1)  # the program is where the learner is
-    assert [process.memory_mb for process in processes(apart, 1, "real")] == [700, 300, 900]
+def test_the_memory_of_a_trial_holds_lanes_learner_batch_and_network():
+    def memory(scale, execution, **changes):
+        return [process.memory_mb for process in processes(spec(**changes), scale, execution)]
 
-
-def test_a_network_is_counted_by_hand_and_one_that_no_machine_holds_is_refused():
-    two = spec(model__fcnet_hiddens=[100, 50])
-    assert network_of(two, (10,)) == (2 * 6_000, 6_000, 2 * 6_000)
-    assert network_of(spec(model__fcnet_hiddens=[100, 50], model__vf_share_layers=True), (10,)).weights == 6_000
-    filters = spec(model__conv_filters=[[16, 4, 2]], model__fcnet_hiddens=[10], model__vf_share_layers=True)
-    convolution, dense = 4 * 4 * 3 * 16, 21 * 21 * 16 * 10
-    products = 21 * 21 * convolution + dense
-    assert network_of(filters, (42, 42, 3)) == (convolution + 2 * dense, products, products + dense)
-    grown = memory_mb(spec(model__fcnet_hiddens=[8, 2**20]), 1, "real") - memory_mb(spec(), 1, "real")
+    assert memory(1, "emulated") == [901]  # two lanes for each runner
+    assert memory(1000, "emulated") == [1500]
+    assert memory(1000, "emulated", learner="rllib") == [1300]  # without JAX
+    assert memory(1000, "emulated", resources__emulation_processes=2) == [900, 600, 600]
+    assert memory(1, "real", resources__num_learners=1) == [700, 300, 900]  # the program is where the learner is
+    for changes, kb_per_step in (({}, 1.2), ({"model__conv_net": "nature"}, 500)):
+        small, large = (
+            memory(1, "emulated", **changes, parameters__train_batch_size={"low": 200, "high": high})
+            for high in (1_000, 1_001_000)
+        )
+        assert large[0] - small[0] == pytest.approx(1_000_000 * kb_per_step / 1024, abs=1)
+    grown = sum(memory(1, "real", model__fcnet_hiddens=[8, 2**20])) - sum(memory(1, "real"))
     # Two networks of 8 Mi weights of 4 bytes: five times in the main process, once in the runner.
     assert grown == pytest.approx(6 * 2 * 8 * 4, abs=2)
     with pytest.raises(ClusterError, match=r"model\.fcnet_hiddens"):
@@ -251,43 +257,47 @@ def test_evaluations_are_evenly_spaced_and_the_last_is_at_the_end(num, iteration
 
 
 def test_guesses_follow_what_costs_time():
-    def seconds(scale=4, execution="real", cores=8, **changes):
-        space = spec(budget__env_steps=1_000_000, parameters__num_epochs=1, **changes)
-        return sum(guess_trial(space, scale, machine(cores), execution=execution))
+    def seconds(scale=4, execution="real", cores=8, speeds=None, **changes):
+        space = spec(**{"budget__env_steps": 1_000_000, "parameters__num_epochs": 1} | changes)
+        return guess_seconds(space, scale, replace(machine(cores), speeds=speeds), execution)
 
     assert seconds(scale=1) > seconds(scale=4)
-    assert seconds(runner="stock") > 2 * seconds()
-    assert seconds(learner="rllib") > seconds()
-    assert seconds(execution="emulated") == pytest.approx(seconds(execution="emulated", cores=1))
+    assert seconds(runner="stock") > seconds(learner="rllib") > seconds()
     assert seconds(execution="emulated", resources__emulation_processes=4) < seconds(execution="emulated")
     # Ten more milliseconds for each of a million steps, four runners side by side.
     assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")
-    # Every step is seen once by the policy and once, in one epoch, by policy and critic: 2.4 million products each.
-    dense = seconds(model__fcnet_hiddens=[1024, 1024, 1024], execution="emulated") - seconds(execution="emulated")
-    assert dense == pytest.approx(1_000_000 * 2.1e6 * (2.5e-11 + 2 * 8e-11), rel=0.02)
     # As measured for pictures of 64 x 64: 0.2 and 0.65 ms.
-    net = {"model__conv_net": "nature", "model__vf_share_layers": True, "execution": "emulated"}
-    assert 1 / 3 < (seconds(**net) - seconds(learner="rllib", execution="emulated")) / 850 < 3
-
-
-def test_what_was_measured_of_the_environment_counts_in_steps_and_evaluations():
-    space = spec(
-        evaluation__episodes=10,
-        evaluation__num_evaluations=5,
-        budget__env_steps=100_000,
-        parameters__num_epochs=2,
-        model__vf_share_layers=True,
+    assert seconds(execution="emulated", model__conv_net="nature") == pytest.approx(
+        850 + seconds(execution="emulated", learner="rllib")
     )
+    measured = Speeds(seconds=1.0, step_s=2e-3, episode_steps=100.0, limit=None)
+    played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
+    assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
+    assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
-    def seconds(**changes) -> float:
-        speeds = Speeds(**{"seconds": 1.0, "step_s": 13e-6, "episode_steps": 100.0, "limit": None} | changes)
-        return sum(guess_trial(space, 1, replace(machine(2), speeds=speeds), execution="emulated"))
 
-    plain, steps = seconds(), 100_000 + 5 * 10 * 100
-    assert seconds(step_s=2e-3) - plain == pytest.approx(steps * (2e-3 - 13e-6))
-    assert seconds(limit=400) > plain, "a policy may play for longer than random actions do"
-    assert seconds(episode_steps=None) - plain == pytest.approx(5 * 10 * (10_000 - 100) * 33e-6)
-    # 123 million products for each row: 2 epochs over all steps, 80 picoseconds each, and once forwards for a step.
-    image = seconds(observation_shape=(42, 42, 1)) - plain
-    assert image == pytest.approx(123e6 * (100_000 * 2 * 8e-11 + steps * 2.5e-11), rel=0.02)
+# --- what is said of it first -----------------------------------------------------------------------------------------
+
+
+def said(space, *, cpus=2, cores=2):
+    return list(remarks(space, make_plan(space, cluster(local=(cpus, cores)))))
+
+
+def test_what_is_emulated_says_how_many_cpus_are_missing_unless_it_was_asked_for():
+    (line,) = said(spec())
+    assert line.startswith("Emulated: trials of 1, 2 and 4 runners.") and "up to 5 CPUs, there are 2 cores" in line
+    assert said(spec(), cpus=5, cores=5) == said(spec(execution="emulated")) == []
+
+
+def test_trials_without_a_core_for_each_process_say_why():
+    (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
+    assert line.startswith("Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs reserved")
+    assert "--set execution=emulated" in line
+
+
+def test_a_batch_larger_than_the_whole_budget_is_refused_unless_on_record():
+    before = spec(parameters__train_batch_size={"low": 64, "high": 5000}, budget__env_steps=4000)
+    with pytest.raises(SpaceError, match=r"budget\.env_steps.*got 4,000 steps and a batch of 5,000.*Raise it to 5000"):
+        read_again(before, asked=True)
+    assert read_again(before) == before  # the rule came later than some studies

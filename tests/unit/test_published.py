@@ -5,15 +5,13 @@ import math
 import pytest
 from scipy import stats
 
-from study.designs.registry import make_plan
 from study.errors import SpaceError
-from study.planning.plan import remarks
 from study.space.parameters import NAMES, SCALE
 from study.space.published import Published, published
 from study.space.settings import runnable
 from tests import spaces
 from tests.benchmarks.published import compare, engines_of, space
-from tests.driven import CLUSTER, Session
+from tests.driven import Session
 from tests.spaces import read_again, requests_of, spec
 from tests.unit.test_space_rules import HELD_UP
 
@@ -77,8 +75,6 @@ def test_a_hold_up_study_names_a_published_setting():
     of_it = spaces.spec_of(spaces.with_changes(HELD_UP, **changes), asked=True)
     assert of_it.holdup.published == published()["cleanrl"]["CartPole-v1"].parameters
     assert read_again(of_it).digest() == of_it.digest()
-    said = "cleanrl: published in 4 environments; its batch of 512 steps stays in any other number."
-    assert said in remarks(of_it, make_plan(of_it, CLUSTER))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
-import io
 import math
 import shutil
 import tempfile
@@ -11,9 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from rich.console import Console
 
-from study.cli.display import print_trials
 from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
@@ -406,15 +403,6 @@ def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tm
     assert told == [row for row in drive.rows.values() if row.stage == "search" and row.anchor != "default"]
     for row in told:
         assert value_of(drive.spec, row) == row.summary["score"]
-
-
-def test_what_a_person_sees_of_the_stages(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
-    assert drive.conductor.phase == "search"
-    drive.run(lambda row: None if row.trial == 6 else planted(row))
-    console = Console(width=120, record=True, file=io.StringIO())
-    print_trials(console, [*drive.rows.values()], table_file=Path("trials.csv"))
-    assert f"n = {len(drive.rows)} trials, 1 failed." in console.export_text()
 
 
 # --- one class more --------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from analysis.status import read_status
 from study.cli.commands import app
-from study.cli.status import show
+from study.cli.display import show
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.derived import pack
 from study.records.records import StageDecided, read_lines

@@ -1,14 +1,9 @@
 """The course of a throughput study without Ray: killed and resumed, failed and told."""
 
-import itertools
-import re
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-from study.cli.display import print_trials
 from study.records.ledger import best_per_scale
 from study.space.throughput import BASE_CELL
 from tests.driven import Driven, assert_whole, rows
@@ -93,22 +88,3 @@ def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_fact
     assert_whole(path, NUM_TRIALS)
     # The same cells in the same blocks, however often it was killed.
     assert {number: (row.anchor, row.seed, row.setting) for number, row in rows(path).items()} == undisturbed
-
-
-def test_the_end_shows_why_a_cell_has_no_rate(tmp_path):
-    drive, seconds = Drive(tmp_path), itertools.cycle((4.0, 5.0))
-
-    def finish(trial):
-        name = drive.conductor.ledger.rows[trial].anchor
-        if name.startswith("n=1 "):
-            drive.conductor.end(trial, "failed", "planted fault")
-        else:
-            drive.finish(trial, seconds=next(seconds), pressure=0.3 if name.startswith("n=4 ") else 0.01)
-
-    assert drive.run(finish).reason == "complete"
-    console = Console(width=150, force_terminal=False)
-    with console.capture() as capture:
-        print_trials(console, [*rows(tmp_path).values()], table_file=tmp_path / "trials.csv")
-    text = capture.get()
-    assert re.search(r"FAILED, trials [\d, -]+: planted fault", text)
-    assert "not measured: environments wait 4 ms a step; 5 CPUs reserved, 2 cores; CPU pressure 30.0%" in text

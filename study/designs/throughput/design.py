@@ -6,7 +6,6 @@ the runs of the base cell show it.
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -24,9 +23,6 @@ from study.space.throughput import BASE_CELL, cells_of, spec_of_cell
 from study.text import count
 
 Point = TypeVar("Point")
-
-RENEWAL_S = 1.5
-"""Seconds between two trials that share processes: a new learner, new environments, a new policy in every runner."""
 
 
 class Throughput(Design):
@@ -75,16 +71,11 @@ class Throughput(Design):
         )
 
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-        """Return the trials, and what those of each cell need; trials that share processes start once."""
+        """Return the trials, and what those of each cell need; refuse those whose clock would say nothing."""
         plan = super().plan(spec, cluster, decisions)
         if spec.execution == "auto":
             _check_clock(plan.kinds)
-        seconds, last = 0.0, None
-        for request in plan.requests:
-            guess, kept = plan.needs(request).guess, plan.processes_kept_for(request)
-            seconds += guess.training_s + (RENEWAL_S if kept == last else guess.start_s)
-            last = kept
-        return replace(plan, hours=seconds / 3600)
+        return plan
 
     def replicate(self, spec: StudySpec, number: int) -> list[str]:
         """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
