@@ -23,7 +23,7 @@ from study.options import Version
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("study.cli.run", "Run a study, or continue one."),
     "status": ("study.cli.status", "Print where a study stands, or list the studies of a folder."),
-    "report": ("study.cli.report", "Write the report of a study: one page, tables and figures."),
+    "report": ("study.cli.results", "Write the report of a study: one page, tables and figures."),
     "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
     "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
     "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
@@ -31,7 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, PBS, ssh, ray up, KubeRay."),
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
-    "pack": ("study.cli.sync", "Copy a study for publication."),
+    "pack": ("study.cli.results", "Copy a study for publication."),
     "schema": ("study.cli.results", "Print the JSON Schema of space files."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""
@@ -79,33 +79,25 @@ def main(command: str = "") -> NoReturn:
     Raises:
         ModuleNotFoundError: A package is not installed.
     """
-    for name in ("stdout", "stderr"):  # Python has None for one that was closed at the start, as by `>&-`
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (as long as the process)
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        if sys.flags.optimize > 1:
-            rule, fix = "must run without -OO: Ray and MLflow read docstrings", "Drop it, or unset PYTHONOPTIMIZE."
-            raise StudyError(where="Python", rule=rule, fix=fix)
         (load(command) if command else app)()
     except ModuleNotFoundError:
         raise
-    except StudyError as error:
-        say(terminal(error=True), str(error))
-        is_full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
-        resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
-        sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
-    except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback where it is ours)
+        cause = error.__cause__ if isinstance(error, StudyError) else error
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if isinstance(error, StudyError):
+            say(terminal(error=True), str(error))
+        elif isinstance(error, OSError) and is_full:
             where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
             fix = "Free some space, then run the same command again."
             say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
-            sys.exit(ExitCode.MISTAKE)
-        say(
-            terminal(error=True),
-            "A fault of this program; nothing recorded is lost. Please report it with these lines:",
-        )
-        write(traceback.format_exc(), error=True)
-        sys.exit(ExitCode.UNEXPECTED)
+        else:
+            what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"
+            write(f"{what}\n{traceback.format_exc()}", error=True)
+            sys.exit(ExitCode.UNEXPECTED)
+        resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
+        sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
     sys.exit(ExitCode.FINISHED)

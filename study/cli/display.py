@@ -54,7 +54,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
         for node in plan.cluster.nodes
     )
     say(console, f"Cluster: {', '.join(nodes)}")
-    headings = ("runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say")
+    headings = ["runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say"]
     rows = [
         (
             *((kind.cell.name if kind.cell else MISSING,) if cells else ()),
@@ -68,7 +68,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
         )
         for kind in plan.kinds
     ]
-    headings = ("cell", *headings) if cells else headings
+    headings = ["cell", *headings] if cells else headings
     console.print(table(headings, rows, words=("cell", "execution", "timing will say"), width=console.width))
     if any(kind.label.provisional for kind in plan.kinds):
         say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
@@ -221,7 +221,8 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
     say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
     if closed.reason != "stopped":  # a signal gives ten seconds
         now = read_status(folder.path)
-        show(console, replace(now, advice=[each for each in now.advice if not each.command.endswith("--resume")]))
+        shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
+        show(console, replace(now, advice=shown))
     if answer is not None:
         say(console, "")
         print_answer(console, answer)

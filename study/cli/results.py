@@ -1,5 +1,6 @@
-"""`export`, `repeat`, `certificate` and `schema`: thin calls into the packages that do the work."""
+"""What a study gave: `report`, `export`, `repeat`, `certificate`, `pack`; and `schema`. Thin calls."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,11 +8,57 @@ import typer
 
 from study.console import say, terminal, write
 from study.options import Address, Study, command_app, examples, wrong_option
-from study.records.folder import StudyFolder
+from study.records.folder import NAME, StudyFolder
 
 app = command_app()
 certificate = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER.")
 app.add_typer(certificate, name="certificate")
+
+
+@app.command(
+    epilog=examples(
+        "python -m study report studies/quickstart",
+        "python -m study report studies/quickstart --format html,csv --out published",
+        "python -m study report sqlite:///mlflow.db --study quickstart",
+    ),
+)
+def report(
+    study: Annotated[
+        str,
+        typer.Argument(help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://…."),
+    ],
+    format_: Annotated[
+        str, typer.Option("--format", help="Some of html, csv, tex; tex gives LaTeX tables and PDF figures.")
+    ] = "html,csv",
+    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
+    price_per_cpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="What a CPU-hour costs, in any currency: the price list then has costs."),
+    ] = None,
+) -> None:
+    """Write the report of a study: one HTML page, tables and figures. `sync` brings it to MLflow."""
+    from analysis.load import open_study
+    from analysis.opened import Study as Opened
+    from analysis.report import PAGE, make_report, parse_formats
+    from analysis.report import write as write_files
+    from study.cli.display import print_answer
+
+    chosen = parse_formats(format_)
+    folder = None if "://" in study else StudyFolder(Path(study))
+    data = open_study(study, study=name)
+    if out is None:
+        out = folder.report if folder else folder_of_experiment(data.name)
+    made = make_report(Opened(data), price_per_cpu_hour=price_per_cpu_hour)
+    files = write_files(made, out, chosen)
+    console, page = terminal(), next((file for file in files if file.name == PAGE), None)
+    print_answer(console, made.answer)
+    say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
+
+
+def folder_of_experiment(name: str) -> Path:
+    """Return `studies/<name>/report` for a study in MLflow, whose experiment may have any name, such as `..`."""
+    return Path("studies") / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / "report"
 
 
 @app.command(
@@ -111,7 +158,7 @@ def repeat(
 
 
 @certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
-def write_files(study: Study) -> None:
+def write_certificate_files(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
     from study.designs.holdup.certificate import write_certificate
     from study.designs.holdup.page import page
@@ -142,3 +189,19 @@ def schema(
     from study.space.reference import field_reference, json_schema
 
     write(field_reference() if markdown else json_schema())
+
+
+@app.command(epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"))
+def pack(
+    study: Study,
+    target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
+) -> None:
+    """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
+    from study.designs.holdup.certificate import write_certificate
+    from study.records.derived import pack as pack_study
+
+    folder = StudyFolder(study)
+    packed = pack_study(folder, target)
+    if folder.certificate.exists():
+        write_certificate(packed)
+    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")

@@ -1,10 +1,6 @@
-"""`sync` and `pack`: a study's records brought to other places: MLflow, Optuna's storage, TensorBoard, a copy.
-
-One place that is away does not keep the others from their part. Imports no engine.
-"""
+"""`sync`: a study's records brought to other places, MLflow, Optuna's storage, TensorBoard. Imports no engine."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,24 +45,6 @@ def sync(
         say(console, line)
 
 
-@app.command(
-    epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"),
-)
-def pack(
-    study: Study,
-    target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
-) -> None:
-    """Copy a study for publication: compressed records without paths of this machine, and its certificate."""
-    from study.designs.holdup.certificate import write_certificate
-    from study.records.derived import pack as pack_study
-
-    folder = StudyFolder(study)
-    packed = pack_study(folder, target)
-    if folder.certificate.exists():
-        write_certificate(packed)
-    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
-
-
 def sync_study(
     folder: StudyFolder,
     *,
@@ -74,15 +52,9 @@ def sync_study(
     optuna_storage: str | None = None,
     tensorboard: bool = False,
 ) -> Iterator[str]:
-    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
+    """Bring the places that are named, else those that the folder names, up to date with the records.
 
-    Where places are named, only those. Else those that the folder names, which must be this user's own.
-
-    Args:
-        folder: The study.
-        tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
-        optuna_storage: Another Optuna storage, likewise.
-        tensorboard: Event files for TensorBoard, also of a study that has none yet.
+    One that is away does not keep the others from their part. Those of the folder must be this user's own.
 
     Yields:
         A sentence for each place, as soon as it is up to date; for all but one that failed, why.

@@ -9,10 +9,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
@@ -47,11 +44,10 @@ from study.text import count
 
 Loss = Literal["node", "process"]
 """What died under a trial."""
-TAKEN_BACK: MappingProxyType[Loss, int] = MappingProxyType({"node": 3, "process": 1})
-"""How often a trial that was lost runs again in one session; after that it has failed.
+TAKEN_BACK = 2
+"""How often a trial that lost its node or a process runs again in one session; after that it has failed.
 
-Nodes go for reasons of their own, and on preemptible machines often. A process that dies alone may have been killed by
-a person or for want of memory, but it may also be the trial that kills it, each time anew.
+Nodes go for reasons of their own, and so may processes; but it may also be the trial that kills them, each time anew.
 """
 FEWEST_FAILURES = 4
 """Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
@@ -119,8 +115,8 @@ class Conductor:
         """In which way each trial failed in this session."""
         self._deaths = 0
         """Deaths of the engine since a trial last ended by itself."""
-        self._losses: Counter[tuple[int, Loss]] = Counter()
-        """Trial and what died under it -> how often in this session. Apart: each has a limit of its own."""
+        self._losses: Counter[int] = Counter()
+        """Trial -> how often it was lost in this session."""
         self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
@@ -313,10 +309,9 @@ class Conductor:
         """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
         if self.ledger.rows[trial].status != "running":
             return
-        self._losses[trial, loss] += 1
-        if self._losses[trial, loss] > TAKEN_BACK[loss]:
-            times = sum(self._losses[trial, each] for each in TAKEN_BACK)
-            self.end(trial, "failed", f"{reason} (lost {times} times)", lost=loss)
+        self._losses[trial] += 1
+        if self._losses[trial] > TAKEN_BACK:
+            self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
             return
         self.end(trial, "interrupted", reason, lost=loss)
         self._queue.take_back(trial)
@@ -377,30 +372,9 @@ class Conductor:
         for trial, row in self.ledger.rows.items():
             if row.status == "running":
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
-        if self._course.decides:
-            is_over = not self._queue.waiting and (stop is None or not self._course.phase_name)
-        else:
-            is_over = all(self._queue.is_over(request.trial) for request in self.plan.requests)
+        all_ended = not self._queue.waiting and all(row.ended for row in self.ledger.rows.values())
+        is_over = all_ended and (stop is None or not self._course.phase_name)
         reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
         closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
         self._append(closed)
         return closed
-
-
-class Display(Protocol):
-    """Shows a running study; the command line has the implementations."""
-
-    def note(self, text: str) -> None:
-        """Show one line. Never raises because it cannot be written."""
-
-    def busy(self, what: str) -> AbstractContextManager[None]:
-        """Show what is being done while the context is open."""
-
-    def live(self, conductor: Conductor) -> AbstractContextManager[None]:
-        """Show the study while the context is open."""
-
-    def update(self) -> None:
-        """Show what has changed since the last call; called after every record."""
-
-    def answer(self, folder: Path) -> str:
-        """Return what an ended study says, as Markdown for the places that show it; empty where that is not known."""

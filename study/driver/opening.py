@@ -1,6 +1,5 @@
 """A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
 
-import secrets
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,6 @@ from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.space.script import what_changed
-from study.space.sections import MOST_STUDIES
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
 
@@ -69,9 +67,8 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
     """
     if not NAME.fullmatch(options.name):  # from Python; the command line has looked
-        raise SpaceError.of(
-            options.space, where="name", rule=NAME_RULE, got=repr(options.name), fix="Choose another name."
-        )
+        fix = "Choose another name."
+        raise SpaceError.of(options.space, where="name", rule=NAME_RULE, got=repr(options.name), fix=fix)
     exists = folder.exists()
     if exists and not options.resume:
         raise name_taken(folder, options)
@@ -92,21 +89,13 @@ def name_taken(folder: StudyFolder, options: RunOptions) -> SpaceError:
     return SpaceError.of(options.space, where="--name", rule=rule, got=got, fix=fix)
 
 
-def with_lasting_seed(spec: StudySpec, begun: StudyIdentity | None) -> StudySpec:
-    """Return the spec; that of a hold-up study with the number of its seeds, drawn where a new one names none."""
-    if begun is not None:
-        return begun.settle(spec)
-    if spec.holdup is None:
-        return spec
-    return spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
-
-
 def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
         TrackingError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
     """
+    storage = options.optuna_storage
     return StudyIdentity(
         format=FORMAT,
         study_id=uuid.uuid4().hex[:12],
@@ -116,9 +105,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
-        optuna_storage=None
-        if options.optuna_storage is None
-        else check_tracking_uri(options.optuna_storage, OptunaMirror.place),
+        optuna_storage=None if storage is None else check_tracking_uri(storage, OptunaMirror.place),
     )
 
 
@@ -133,21 +120,20 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     """
     identity, where = folder.identity(), str(folder.path)
     before, gone = as_of_now(identity.spec)
+    fix = "Resume it with the version that started it, or start a new study with --name."
     if gone:
         rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
-        fix = "Resume it with the version that started it, or start a new study with --name."
         raise RecordError(where=where, rule=rule, got=got, fix=fix)
     try:
         begun = identity.parse()
     except SpaceError as error:
-        rule, fix = "this version must know the study's space", "Resume it with the version that started it."
+        rule = "this version must know the study's space"
         raise RecordError(where=where, rule=rule, got=str(error.faults[0]), fix=fix) from error
     if begun.digest() != spec.digest():
-        now = spec.to_json()
+        now, script = spec.to_json(), before.get("script")
         rule, fix = "a resume needs the space that the study was started with", f"Name its own: {folder.space_file}"
         got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
-        script, same_file = before.get("script"), before.get("config") == spec.config
-        if script and now["script"] and same_file and script != now["script"]:
+        if script and now["script"] and before.get("config") == spec.config and script != now["script"]:
             rule = "a resume needs the script that the study was started with"
             got, fix = what_changed(script, now["script"])
         raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
@@ -163,13 +149,13 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
-        before, after, here = old.get(key), new.get(key), f"{place}.{key}" if place else key
-        if (place, key) in (*NOT_IDENTITY, ("", "description")):  # these may change
+        before, after = old.get(key), new.get(key)
+        if (place, key) in (*NOT_IDENTITY, ("", "description")) or before == after:  # these may change
             continue
         if isinstance(before, dict) and isinstance(after, dict):
-            yield from _differences(before, after, here)
-        elif before != after:
-            yield here
+            yield from (f"{key}.{name}" for name in _differences(before, after, key))
+        else:
+            yield key
 
 
 def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
@@ -195,11 +181,8 @@ def nothing_left(spec: StudySpec, ledger: Ledger) -> bool:
 
 def continuing(spec: StudySpec, ledger: Ledger) -> str:
     """Return how far the study is that a driver goes on with, as a line."""
-    counts, asked = ledger.counts(), spec.search.num_trials or 0
-    ended, planned = counts["finished"] + counts["failed"], max(asked, ledger.num_trials)
-    trials = count(ended, "trial") if spec.holdup else f"{ended:,} of {count(planned, 'trial')}"  # else a guess
-    if ledger.complete and planned == ledger.num_trials:
-        more = " A higher --trials extends it." if asked else ""
-        return f"Complete: {trials} ended.{more}"
+    counts, planned = ledger.counts(), max(spec.search.num_trials or 0, ledger.num_trials)
     again = counts["interrupted"] + counts["running"]
-    return f"Continuing: {trials} ended" + (f"; {again:,} {'runs' if again == 1 else 'run'} again." if again else ".")
+    word = "Complete" if ledger.complete and planned == ledger.num_trials else "Continuing"
+    ended = f"{counts['finished'] + counts['failed']:,} of {count(planned, 'trial')} ended"
+    return f"{word}: {ended}" + (f"; to run again: {again:,}." if again else ".")

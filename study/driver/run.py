@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import secrets
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,6 @@ from study.driver.opening import (
     nothing_left,
     resumed_identity,
     take_up,
-    with_lasting_seed,
 )
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError, TrackingError
@@ -43,7 +43,7 @@ from study.records.ledger import Ledger, TrialRow
 from study.records.lock import held
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
-from study.space.sections import LEARNERS
+from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
@@ -111,7 +111,10 @@ class _Session:
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not is_resumed(self.folder, options)
         known = None if self.is_new else self.folder.identity()
-        spec = with_lasting_seed(spec, known)
+        if known is not None:
+            spec = known.settle(spec)
+        elif spec.holdup is not None:
+            spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
         self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         if self.adopted is None:  # else its environment was made when it was read

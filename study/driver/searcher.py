@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor, Loss
 from study.errors import StudyError, TrialError, TrialLostError
-from study.ray_private import died_alone
 from study.records.records import TrialStarted
+from study.trial.failures import node_was_lost
 from study.trial.messages import RESULT, STARTED, TrialResult
 
 logger = logging.getLogger(__name__)
@@ -75,20 +75,8 @@ class StudySearcher(_Stateless, Searcher):
 class StudyCallback(_Stateless, Callback, Stopper):
     """Gives Tune's events to the conductor, and stops all trials once that says so."""
 
-    def __init__(
-        self,
-        conductor: Conductor,
-        *,
-        on_setup: Callable[[], None] = lambda: None,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Wrap a conductor.
-
-        Args:
-            conductor: Records the events.
-            on_setup: Called once Tune has installed its signal handlers.
-            on_change: Called after every event that changed a row.
-        """
+    def __init__(self, conductor: Conductor, *, on_setup: Callable[[], None], on_change: Callable[[], None]) -> None:
+        """Wrap a conductor; call `on_setup` once Tune has its signal handlers, `on_change` after every event."""
         self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
         self._trials: list[Trial] = []
 
@@ -151,21 +139,15 @@ class StudyCallback(_Stateless, Callback, Stopper):
 
 
 class Fault(NamedTuple):
-    """How a trial ended that did not finish."""
+    """How a trial ended that did not finish: why, what died under it, and the line of a person's code, if known."""
 
     reason: str
-    """In one line, as near to the cause as Ray tells."""
     loss: Loss | None
-    """What died under it; None where it failed by itself."""
     way: str = ""
-    """What failures of one kind have in common, as far as it is known: the line of a person's code."""
 
 
 def fault_of(error: BaseException | None, *, said: str = "", address: str = "") -> Fault:
     """Return why a trial ended, by the class of what was raised: an error of its own, or what died under it.
-
-    A setting is not to blame for the machine it ran on. So a trial that was lost is taken back and runs again, as a new
-    attempt of the same number, setting and seed.
 
     Args:
         error: What Ray raised in place of the trial's result; None where there is no more than words.
@@ -173,18 +155,18 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         address: The node of the trial's main process, as far as it is known.
     """
     if isinstance(error, RayActorError):
-        # A node reports a process that dies alone; where nobody reports, the node has died too, or the network.
-        process = not isinstance(error, ActorUnavailableError) and died_alone(error.actor_id)
-        rule = "its main process must stay alive" if process else "the node of its main process must stay in reach"
+        loss: Loss = "node" if node_was_lost(error) else "process"
+        rule = (
+            "the node of its main process must stay in reach" if loss == "node" else "its main process must stay alive"
+        )
         lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
         where, got = f" ({address})" if address else "", lines[-1] if lines else type(error).__name__
-        return Fault(f"trial: {rule}{where}, got: {got}"[:_LONGEST], "process" if process else "node")
+        return Fault(f"trial: {rule}{where}, got: {got}"[:_LONGEST], loss)
     cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
+    if isinstance(cause, TrialLostError):
+        return Fault(str(cause)[:_LONGEST], "node" if cause.node else "process", cause.place)
     if isinstance(cause, TrialError):  # written for people
-        lost: Loss | None = None
-        if isinstance(cause, TrialLostError):
-            lost = "node" if cause.node else "process"
-        return Fault(str(cause)[:_LONGEST], lost, cause.place)
+        return Fault(str(cause)[:_LONGEST], None, cause.place)
     lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
     name = "" if cause is None or isinstance(cause, RayTaskError) else f"{type(cause).__name__}: "
     last = lines[-1] if lines else "a process of the trial ended without a word"

@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import psutil
 
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
-from study.machine.host import children_of
 from study.records.records import StudyClosed
 
 ANSWER_S = 8.0
@@ -29,7 +30,6 @@ _LAST_S = 1.5
 """Seconds of `ANSWER_S` that are left for what comes after the mirrors: tables, the end of the interpreter."""
 IMPATIENT_S = 2.0
 """A second signal this soon is the same one, forwarded twice; a later one means now."""
-_SHOW_CURSOR = "\x1b[?25h"
 
 
 class StopSignals:
@@ -54,7 +54,7 @@ class StopSignals:
         """Children that this process had before: they are not the study's."""
 
     def __enter__(self) -> "StopSignals":
-        self._spared = children_of(os.getpid())
+        self._spared = {child.pid for child in psutil.Process().children()}
         if threading.current_thread() is threading.main_thread():
             read, write = os.pipe()
             os.set_blocking(write, False)
@@ -139,14 +139,13 @@ class StopSignals:
         else:
             what = "the study has ended and is being written" if self._closed else "ending before the first trial"
             _say(f"Received {received.name}; {what}. Again to end at once.")
-        self._arm(ANSWER_S, self._leave, "The session did not end in time.")
+        self._arm(ANSWER_S, lambda: self._leave("The session did not end in time."))
         self._arm(GIVE_UP_S, self._give_up)
 
-    def _arm(self, seconds: float, act: Callable[..., None], *words: Any) -> None:
-        timer = threading.Timer(seconds, act, words)
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
+    def _arm(self, seconds: float, act: Callable[[], None]) -> None:
+        self._timers.append(threading.Timer(seconds, act))
+        self._timers[-1].daemon = True
+        self._timers[-1].start()
 
     def _give_up(self) -> None:
         """Record the end and leave; the main thread is inside Ray and does not come back."""
@@ -171,24 +170,16 @@ class StopSignals:
 def _say(text: str) -> None:
     with contextlib.suppress(OSError, ValueError):  # nobody listens any more
         sys.stderr.write(f"{text}\n")
-        if sys.stdout.isatty():
-            sys.stdout.write(_SHOW_CURSOR)  # the live view hides it
-            sys.stdout.flush()
         sys.stderr.flush()
 
 
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
     """End this process at once, and what it has started but for `spared`: the processes of a private Ray, mirrors."""
     try:
-        _kill(children_of(os.getpid()) - set(spared))
+        for child in psutil.Process().children():
+            below = [] if child.pid in spared else [child, *child.children(recursive=True)]
+            for process in below:  # each before its children can notice that it is gone
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
     finally:
         os._exit(code)
-
-
-def _kill(processes: Collection[int]) -> None:
-    """Kill processes and all below them, each before its children can notice that it is gone."""
-    for process in processes:
-        below = children_of(process)
-        with contextlib.suppress(OSError):
-            os.kill(process, signal.SIGKILL)
-        _kill(below)

@@ -3,9 +3,8 @@
 Ray gives CPUs to whoever fits, so among small trials one that needs 47 of 48 CPUs waits for ever; strict order, on the
 other hand, leaves the cluster idle while the large one waits. Backfill as in batch schedulers (EASY) does neither: the
 first trial in the queue gets a reservation at the moment when enough CPUs will be free, and a later one may overtake
-only if it ends before that moment or fits beside the first. It may end a little later (`SLACK`): trials of one kind
-last about as long and begin a few seconds one after the other, so that without slack those few seconds would leave
-most of the cluster idle for a whole trial. The reservation itself is never moved later, which bounds the delay.
+only if it fits beside the first, or ends at most a little (`SLACK`) after that moment. Without slack trials of one
+kind, which last about as long and begin seconds apart, would leave most of the cluster idle for a whole trial.
 Sources: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; for the slack Talby and Feitelson, "Supporting
 priorities and improving utilization of the IBM SP scheduler using slack-based backfilling", IPPS 1999.
 """
@@ -20,7 +19,6 @@ from typing import NamedTuple
 from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.records import TrialRequest
-from study.space.spec import Execution
 
 SLACK = 0.5
 """The share of its own duration by which a trial that overtakes may end after the reservation of the first."""
@@ -94,7 +92,7 @@ class TrialQueue:
         self.deadline = deadline
         self._plan, self._rows = plan, rows
         self.requests = {request.trial: request for request in plan.requests}
-        self.waiting = [request for request in plan.requests if not self.is_over(request.trial)]
+        self.waiting = [each for each in plan.requests if each.trial not in rows or not rows[each.trial].ended]
         self.running: dict[int, float] = {}
         self._durations: dict[Hashable, deque[float]] = {}
         """Kind of trial -> seconds that the last ones of it took which finished."""
@@ -105,21 +103,10 @@ class TrialQueue:
         self._promised: tuple[int, float] = (-1, math.inf)
         """The first trial in the queue, and the earliest start that was reckoned for it."""
 
-    def is_over(self, trial: int) -> bool:
-        """Return whether a trial has ended for good."""
-        return trial in self._rows and self._rows[trial].ended
-
-    # --- what waits --------------------------------------------------------------------------------------------
-
     def replace(self, requests: Iterable[TrialRequest]) -> None:
         """Wait for these from now on, the trials of a stage that has just been decided on."""
         self.waiting = list(requests)
         self.requests |= {request.trial: request for request in self.waiting}
-
-    def begin(self, request: TrialRequest) -> None:
-        """Count a waiting trial among those that run."""
-        self.waiting.remove(request)
-        self.running[request.trial] = time.monotonic()
 
     def take_back(self, trial: int) -> None:
         """Let a trial wait again that ran."""
@@ -129,11 +116,7 @@ class TrialQueue:
 
     @property
     def part_ended(self) -> bool:
-        """Whether the next trial needs another run of Tune.
-
-        Tune's setting `reuse_actors` holds for a whole run. Trials that reuse the processes of the trial before, and
-        trials that start their own, can therefore not be in one run.
-        """
+        """Whether the next trial needs another run of Tune, whose setting `reuse_actors` holds for a whole run."""
         next_one = self.waiting[0] if self.waiting and not self.running else None
         return next_one is not None and self._kept_for != self._plan.processes_kept_for(next_one)
 
@@ -142,18 +125,14 @@ class TrialQueue:
         self._kept_for = self._plan.processes_kept_for(self.waiting[0])
         return self._kept_for is not None
 
-    # --- what may start ----------------------------------------------------------------------------------------
-
     def next(self) -> TrialRequest | None:
         """Return the trial to start now; None when all have to wait."""
         cluster, running = self._plan.cluster, [self.requests[trial] for trial in self.running]
         if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
             return None  # Tune asks so often that a closer look would cost it
         startable = self.startable()
-        if not startable:
-            return None
         # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
-        if self._plan.needs(startable[0]).num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
+        if not startable or self._plan.needs(startable[0]).num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
             return None
         first, now = startable[0], time.monotonic()
         index, start = admit(
@@ -166,10 +145,15 @@ class TrialQueue:
         self._promised = first.trial, start
         return None if index is None else startable[index]
 
+    def begin(self, request: TrialRequest) -> None:
+        """Count a waiting trial among those that run."""
+        self.waiting.remove(request)
+        self.running[request.trial] = time.monotonic()
+
     def startable(self) -> list[TrialRequest]:
         """Return the head of the queue, without trials that by experience would not end before the deadline.
 
-        A guess excludes nothing: it may be wrong by a factor of three, and what is never started is never measured.
+        A guess excludes nothing: what is never started is never measured.
         """
         if self.part_ended:
             return []
@@ -180,25 +164,23 @@ class TrialQueue:
         known = [(each, self._durations.get(self._kind(each))) for each in head if left > 0]
         return [each for each, durations in known if not durations or statistics.median(durations) <= left]
 
+    def note_end(self, row: TrialRow) -> None:
+        """Take in a trial that ended; only one that finished says how long trials take that run as it did."""
+        request = self.requests.get(row.trial)
+        if request is None or row.status != "finished" or row.duration_s is None:
+            return
+        if row.execution == self._plan.needs(request).execution:
+            self._durations.setdefault(self._kind(request), deque(maxlen=REMEMBERED)).append(row.duration_s)
+
+    def _kind(self, request: TrialRequest) -> Hashable:
+        """Return what trials of about the same duration have in common."""
+        cell = request.name if self._plan.needs(request).cell is not None else None
+        return request.num_env_runners, request.iterations, request.variant, cell
+
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
         needs = self._plan.needs(request)
         return max(needs.num_cpus, self._plan.cluster.capacity) if request.group is not None else needs.num_cpus
-
-    # --- how long trials take ----------------------------------------------------------------------------------
-
-    def note_end(self, row: TrialRow) -> None:
-        """Take in a trial that ended; only one that finished says how long trials take."""
-        if row.status == "finished" and row.duration_s is not None and row.trial in self.requests:
-            kind = self._kind(self.requests[row.trial], row.execution)
-            self._durations.setdefault(kind, deque(maxlen=REMEMBERED)).append(row.duration_s)
-
-    def _kind(self, request: TrialRequest, execution: Execution | None = None) -> Hashable:
-        """Return what trials of about the same duration have in common."""
-        needs = self._plan.needs(request)
-        cell = request.name if needs.cell is not None else None
-        execution = execution or needs.execution
-        return request.num_env_runners, request.iterations, execution, request.variant, cell
 
     def _expected_s(self, request: TrialRequest) -> float:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
@@ -207,7 +189,7 @@ class TrialQueue:
 
     def _end_of(self, request: TrialRequest) -> float:
         """Return when a running trial should end, on the clock of `time.monotonic`."""
-        row, start = self._rows[request.trial], self.running[request.trial]
-        if row.progress >= RELIABLE_PROGRESS:
-            return start + (time.monotonic() - start) / row.progress
+        progress, start = self._rows[request.trial].progress, self.running[request.trial]
+        if progress >= RELIABLE_PROGRESS:
+            return start + (time.monotonic() - start) / progress
         return start + self._expected_s(request)

@@ -70,7 +70,7 @@ def test_a_trial_that_loses_a_process_runs_again(driver, title):
 
 def test_a_trial_that_loses_a_process_each_time_has_failed_and_the_next_one_runs(driver):
     driver.start(*lasting(4), *setting(search__num_trials=2))
-    for attempt in range(1, TAKEN_BACK["process"] + 2):
+    for attempt in range(1, TAKEN_BACK + 2):
         driver.wait_for("trial_built", attempt)
         kill_all(driver.workers(MAIN))
         driver.wait_for("trial_ended", attempt)

@@ -54,11 +54,6 @@ def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, 
     assert ended.value.code == code
 
 
-def test_a_python_without_docstrings_is_refused():
-    done = subprocess.run([sys.executable, "-OO", "-m", "study", "status"], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, "must run without -OO" in done.stderr) == (2, True)
-
-
 def test_a_pipe_that_nobody_reads_is_no_mistake():
     read, write = os.pipe()
     os.close(read)

@@ -40,7 +40,7 @@ class Study(RuleBasedStateMachine):
     def open(self) -> None:
         self.session = Session(self.path, self.space, keep_going=True)
         self.conductor = self.session.conductor
-        self.lost: dict[tuple[int, str], int] = {}
+        self.lost: dict[int, int] = {}
         self.deaths = 0
         for trial in self.running:  # left by a kill
             self.standing[trial] = "interrupted"
@@ -83,16 +83,16 @@ class Study(RuleBasedStateMachine):
         if again:
             self.conductor.end(trial, "failed", "told too late")
 
-    def lose_one(self, trial: int, loss: str) -> None:
-        self.lost[trial, loss] = self.lost.get((trial, loss), 0) + 1
-        self.standing[trial] = "failed" if self.lost[trial, loss] > TAKEN_BACK[loss] else "interrupted"
+    def lose_one(self, trial: int) -> None:
+        self.lost[trial] = self.lost.get(trial, 0) + 1
+        self.standing[trial] = "failed" if self.lost[trial] > TAKEN_BACK else "interrupted"
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), loss=st.sampled_from(["node", "process"]))
     def lose(self, data: st.DataObject, loss: str) -> None:
         trial = self.one(data)
         self.conductor.lose(trial, loss, f"its {loss} has died")
-        self.lose_one(trial, loss)
+        self.lose_one(trial)
         self.deaths = 0 if self.standing[trial] == "failed" else self.deaths
 
     @rule()
@@ -104,7 +104,7 @@ class Study(RuleBasedStateMachine):
             if hopeless:
                 self.standing[trial] = "interrupted"
             else:
-                self.lose_one(trial, "node")
+                self.lose_one(trial)
         assert (self.conductor.stop is not None) == hopeless
         if hopeless:
             self.close("error")

@@ -114,9 +114,9 @@ ENDED = [*synthetic.whole_trial(2, attempt=2), synthetic.closed()]
 @pytest.mark.parametrize(
     ("records", "asked", "line"),
     [
-        ([synthetic.closed("stopped")], 4, "Continuing: 2 of 4 trials ended; 1 runs again."),
-        (ENDED, 3, "Complete: 3 of 3 trials ended. A higher --trials extends it."),
-        (ENDED, None, "Complete: 3 of 3 trials ended."),
+        ([synthetic.closed("stopped")], 4, "Continuing: 2 of 4 trials ended; to run again: 1."),
+        (ENDED, 3, "Complete: 3 of 3 trials ended."),
+        (ENDED, 5, "Continuing: 3 of 5 trials ended."),
     ],
 )
 def test_a_resume_says_how_far_the_study_is(tmp_path, records, asked, line):

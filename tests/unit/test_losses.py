@@ -5,7 +5,6 @@ import pickle
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from study.driver import searcher
 from study.driver.searcher import Fault, fault_of
 from study.errors import TrialError, TrialLostError
 
@@ -41,7 +40,7 @@ def test_what_a_trial_raised_stands_for_itself(error, loss):
     ],
 )
 def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error, alone, loss):
-    monkeypatch.setattr(searcher, "died_alone", lambda actor: alone)
+    monkeypatch.setattr("study.trial.failures.died_alone", lambda actor: alone)
     reason, found, _ = fault_of(error, address="10.0.0.7")
     assert found == loss
     assert "(10.0.0.7)" in reason
