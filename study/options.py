@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import re
 import shutil
 import tempfile
@@ -66,10 +67,6 @@ Set = Annotated[
         "--set", metavar="KEY=VALUE", help="Replace a value of the space, by its dotted key. May be repeated."
     ),
 ]
-Replicate = Annotated[
-    int | None,
-    typer.Option(min=0, help="Repeat the study with other seeds: those of the sampler and of all trials, by number."),
-]
 Trials = Annotated[
     int | None,
     typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
@@ -117,30 +114,21 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
     adopted = read_script(config, args=given, where="--config")
-    facts, console = adopted.facts, terminal(error=True)
-    say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
-    if adopted.variables:
-        say(console, f"It sets {', '.join(adopted.variables)} in its environment: so do the trials.")
-    for remark in not_varied(facts):
-        say(console, remark)
+    for remark in not_varied(adopted.facts):
+        say(terminal(error=True), remark)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
-    text = space_text(facts, config=config, args=arguments, runners=tuple(scales), trials=trials)
+    text = space_text(adopted.facts, config=config, args=arguments, runners=tuple(scales), trials=trials)
     file.write_text(text, encoding="utf-8")
     return str(file)
 
 
-_SAID: set[str] = set()
-"""Scripts of which this command has said that it runs them."""
-
-
+@functools.cache
 def say_that_it_runs(script: str) -> None:
     """Say once that the code of a script runs now."""
-    if script not in _SAID:
-        _SAID.add(script)
-        text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
-        say(terminal(error=True), text)
+    text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
+    say(terminal(error=True), text)
 
 
 @contextlib.contextmanager
@@ -154,9 +142,7 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
         raise SpaceError(source.name if error.source == "space" else error.source, faults) from error
 
 
-def load(
-    space: str, given: list[str] | None, replicate: int | None, trials: int | None, *, new: bool = True
-) -> StudySpec:
+def load(space: str, given: list[str] | None, trials: int | None, *, new: bool = True) -> StudySpec:
     """Return the space as the command line changes it; a script that it names is run, and the person reads so.
 
     Raises:
@@ -164,28 +150,19 @@ def load(
     """
     if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
-    return load_space(space, overrides=all_overrides(space, given, replicate, trials), new=new)
+    return load_space(space, overrides=overrides_of(given, trials), new=new)
 
 
-def all_overrides(space: str, given: list[str] | None, replicate: int | None, trials: int | None) -> list[str]:
-    """Return the changes of a space: `--replicate` and `--trials` are short for some of its values."""
-    overrides = list(given or [])
-    if trials is not None:
-        overrides.append(f"search.num_trials={trials}")
-    if replicate is not None:
-        from study.designs.registry import design_of  # with NumPy, which help need not wait for
-
-        spec = load_space(space, overrides=overrides, new=False)  # the whole is checked by whoever asked
-        overrides += design_of(spec).replicate(spec, replicate)
-    return overrides
+def overrides_of(given: list[str] | None, trials: int | None) -> list[str]:
+    """Return the changes of a space: `--trials` is short for one of them."""
+    return [*(given or []), *([] if trials is None else [f"search.num_trials={trials}"])]
 
 
-def as_run(file: Path, given: list[str] | None, replicate: int | None, trials: int | None) -> str:
+def as_run(file: Path, changes: list[str]) -> str:
     """Return the space as it is run: the file, or where the command line changes it, its content with the changes.
 
     Then without the file's comments, which may say something else of a value that was changed.
     """
-    changes = all_overrides(str(file), given, replicate, trials)
     if not changes:
         return file.read_text(encoding="utf-8-sig")
     header = f"# {file.name}, with what the command line changed."
@@ -233,8 +210,6 @@ def seconds(text: str, place: str) -> float:
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
     match = clock or re.fullmatch(rf"()(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())
     parts = [float(part or 0) for part in match.groups()] if match else []
-    if re.fullmatch(number, text.strip()) and float(text) > 0:
-        raise wrong_option(place, "needs a unit", got=f"'{text}'", fix=f"Write {text}s, {text}m or {text}h.")
     if not any(parts):
         fix = "Write 45s, 30m, 2h, 1h30m or 2:00:00."
         raise wrong_option(place, "must be a duration above zero", got=f"'{text}'", fix=fix)

@@ -35,7 +35,7 @@ def doctor(
 
     With a space, also whether its largest trial fits.
     """
-    spec = load(one_space(space_argument, space), set_, None, None) if space_argument or space else None
+    spec = load(one_space(space_argument, space), set_, None) if space_argument or space else None
     from study.doctor.asking import find_surroundings
     from study.doctor.checks import judge
 

@@ -13,7 +13,6 @@ from study.errors import ExitCode
 from study.options import (
     Address,
     Out,
-    Replicate,
     Set,
     Space,
     SpaceArgument,
@@ -26,6 +25,7 @@ from study.options import (
     examples,
     load,
     one_space,
+    overrides_of,
     seconds,
     space_of_script,
     with_lines,
@@ -85,7 +85,6 @@ def run(
             "--take-over", help="Resume where another host's driver may be at work: you know that it is gone."
         ),
     ] = False,
-    replicate: Replicate = None,
     trials: Trials = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
@@ -113,7 +112,7 @@ def run(
     file = find_space(source)
     name = checked_name(name or file.stem)
     begun = (resume or resume_or_start) and StudyFolder(out / name).exists()
-    spec = load(source, set_, replicate, trials, new=not begun)
+    spec = load(source, set_, trials, new=not begun)
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:
@@ -142,7 +141,7 @@ def run(
         keep_going=keep_going,
         verbose=verbose,
         space=config or str(file),
-        space_text=as_run(file, set_, replicate, trials),
+        space_text=as_run(file, overrides_of(set_, trials)),
     )
     console = terminal()
     display = Display(console)

@@ -103,13 +103,6 @@ class Design(Protocol):
         """
         return Course()
 
-    def replicate(self, spec: StudySpec, number: int) -> list[str]:
-        """Return the overrides of a space that make another study of it, one that shares no seed with the first."""
-        seeds, sampler_seed = spec.search.seeds, spec.search.sampler_seed + number
-        span = max(seeds) - min(seeds) + 1
-        moved = [seed + number * span for seed in seeds]
-        return [f"search.sampler_seed={sampler_seed}", f"search.seeds={moved}"]
-
     def certify(self, folder: StudyFolder) -> Mapping[str, Any] | None:
         """Write the certificate of a complete study; None where the kind has none.
 

@@ -168,6 +168,8 @@ class _Session:
         if ledger.closed is not None and nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
+        if self.is_new:
+            self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -201,7 +203,7 @@ class _Session:
             self.display.note(remark)
         if self.address is not None:
             self._check_overrides(shape)  # anew: only now is it known what is emulated
-        self._await_mirrors()
+        self._await_mirrors(files=True)
         modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         variables = {} if self.adopted is None else self.adopted.variables
         conductor = Conductor(
@@ -254,11 +256,11 @@ class _Session:
         anything = next(read_lines(self.folder.records), None) is not None
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
-    def _await_mirrors(self) -> None:
+    def _await_mirrors(self, *, files: bool) -> None:
         """Let the places outside of the folder prove that they take the study; a first start insists on it."""
         for key, mirror in self.mirrors.mirrors.items():
             try:
-                if "://" in mirror.address:
+                if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
                     self.mirrors.wait_ready(key, READY_TIMEOUT_S if self.is_new else RESUME_READY_TIMEOUT_S)
             except TrackingError as error:
                 if self.is_new:

@@ -26,7 +26,6 @@ from study.launch.schedulers import Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
-    Replicate,
     Set,
     Space,
     Trials,
@@ -85,7 +84,6 @@ def launch(
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False,
     until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
-    replicate: Replicate = None,
     trials: Trials = None,
     set_: Set = None,
     **options: Any,
@@ -102,14 +100,13 @@ def launch(
         fix = "Drop them; options of ssh stand in ~/.ssh/config."
         raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
     file = find_space(one_space(named or None, space))
-    spec = load(str(file), set_, replicate, trials)
+    spec = load(str(file), set_, trials)
     if until is not None:
         checked_stage(until, spec)
     arguments = {
         "--tracking-uri": asked_uri(tracking_uri),
         "--optuna-storage": optuna_storage,
         "--until": until,
-        "--replicate": replicate,
         "--trials": trials,
     }
     given = [word for option, value in arguments.items() if value is not None for word in (option, str(value))]

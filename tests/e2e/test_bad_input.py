@@ -74,7 +74,6 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, text
     ("options", "expected"),
     [
         (["--time-budget", "soon"], "--time-budget: must be a duration above zero, got 'soon'"),
-        (["--dry-run", "--time-budget", "5"], "--time-budget: needs a unit, got '5'"),
         (["--set", "lr=0.1"], "lr: unknown key"),
         (["--set", "budget.env_steps=1M"], "budget.env_steps: must be a whole number, got '1M'"),
         (["other.yaml"], "--space: must be named once"),

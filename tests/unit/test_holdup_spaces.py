@@ -4,11 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.adopted.loading import load_space
 from study.designs.holdup.arms import RLLIB_DEFAULTS, default_setting, rivals_of, scaled_rivals
 from study.designs.registry import make_plan
 from study.errors import ClusterError
-from study.options import all_overrides
 from study.space.sections import MOST_STUDIES
 from study.space.settings import overlay, resolve, rounded, runnable
 from tests.spaces import cluster, spec
@@ -22,19 +20,6 @@ def test_no_clock_is_compared_with_another(objective):
         make_plan(spec(search__objective=objective), cluster(local=3))
     if objective != "time_to_target_s":
         make_plan(spec(search__objective=objective, execution="emulated"), cluster(local=3))
-
-
-@pytest.mark.parametrize("seeds", [[3], [7, 5, 12]])
-def test_a_replicate_of_a_search_shares_no_seed_with_the_space_or_another_number(seeds):
-    given = [f"search.seeds={seeds}", "search.sampler_seed=2"]
-    spaces = [load_space("quickstart.yaml", overrides=given)]
-    spaces += [
-        load_space("quickstart.yaml", overrides=[*given, *all_overrides("quickstart.yaml", given, number, None)])
-        for number in (1, 2, 3)
-    ]
-    used = [seed for space in spaces for seed in space.search.seeds]
-    assert len(set(used)) == len(used) == 4 * len(seeds)
-    assert len({space.search.sampler_seed for space in spaces}) == 4
 
 
 @settings(deadline=None)

@@ -149,7 +149,7 @@ def test_a_secret_gets_into_no_manifest_and_no_printed_command(place, monkeypatc
     elif place_of_it.isupper():
         monkeypatch.setenv(place_of_it, secret)
     else:
-        space = commands.load(SPACE, None, None, None).model_copy(update={place_of_it: secret})
+        space = commands.load(SPACE, None, None).model_copy(update={place_of_it: secret})
         monkeypatch.setattr(commands, "load", lambda *_: space)
     for shown in (["--print"], []):
         result = launch(kind, *words, *shown)

@@ -67,7 +67,7 @@ def test_two_people_and_two_studies_get_two_names():
     assert plain_name("scaling") == "scaling"
 
 
-QUICKSTART = load_options("quickstart.yaml", None, None, None)
+QUICKSTART = load_options("quickstart.yaml", None, None)
 
 
 def made(write, **changes):
@@ -77,7 +77,7 @@ def made(write, **changes):
     job = {"launcher": "x", "name": "lab", "out": "studies", "space": str(space), "space_text": text}
     folder = Path.cwd() / "studies" / "lab.launch"
     set_ = changes.pop("set_", None)
-    spec = QUICKSTART if set_ is None else load_options(str(space), set_, None, None)
+    spec = QUICKSTART if set_ is None else load_options(str(space), set_, None)
     files, commands = write(Job(**{**job, **changes}), folder, spec)
     return SimpleNamespace(files=files, commands=commands)
 

@@ -82,7 +82,7 @@ def check(line):
     space = given.get("space") or given.get("space_argument")
     if space in (None, "SPACE") or PLACEHOLDER in space or given.get("config"):
         return None
-    changes = [given.get(name) for name in ("set_", "replicate", "trials")]
+    changes = [given.get(name) for name in ("set_", "trials")]
     spec = load_options(space, *changes)
     if given.get("until"):
         checked_stage(given["until"], spec)

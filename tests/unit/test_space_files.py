@@ -183,7 +183,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
 def test_the_space_that_a_study_keeps_is_read_as_it_ran(mark, changes, tmp_path):
     file, kept = tmp_path / "my space.yaml", tmp_path / "space.yaml"
     file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())
-    kept.write_text(as_run(file, changes, None, None))
+    kept.write_text(as_run(file, changes))
     assert load_space(kept) == load_space(file, overrides=changes)
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from study.designs.registry import make_plan
 from study.designs.throughput.design import in_block
 from study.errors import ClusterError
-from study.options import all_overrides
 from study.space.throughput import BASE_CELL, cells_of
 from tests.spaces import cluster, requests_of
 from tests.throughput import throughput_spec
@@ -54,7 +53,6 @@ def test_cells_of_equal_runners_follow_each_other_in_an_order_of_their_own_in_ev
         of_scales.add(runs)
     assert len(orders) > 8
     assert len(of_scales) == 2  # 1 before 4, and 4 before 1
-    assert all_overrides("waiting_grid.yaml", None, 1, None) == ["search.sampler_seed=1"]
     other = requests_of(throughput_spec(throughput__blocks=12, search={"sampler_seed": 1}))
     assert [request.name for request in other] != [request.name for request in requests_of(spec)]
 

@@ -60,11 +60,6 @@ class HoldUp(Design):
         """Return what takes and records the decisions of the stages."""
         return StageKeeper(spec, ledger, append, **options)
 
-    def replicate(self, spec: StudySpec, number: int) -> list[str]:
-        """Return the override that gives it another number for its seeds; one without a number draws one anyhow."""
-        seed = holdup_of(spec).seed
-        return [] if seed is None else [f"holdup.seed={seed + number}"]
-
     def certify(self, folder: StudyFolder) -> dict[str, Any]:
         """Write the certificate, and return it."""
         from study.designs.holdup.certificate import write_certificate  # with SciPy, which takes a second

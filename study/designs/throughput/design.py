@@ -77,10 +77,6 @@ class Throughput(Design):
             _check_clock(plan.kinds)
         return plan
 
-    def replicate(self, spec: StudySpec, number: int) -> list[str]:
-        """Return the overrides that change the order of the cells; a block's number is the seed of its trials."""
-        return [f"search.sampler_seed={spec.search.sampler_seed + number}"]
-
     def words_of(self, row: TrialRow) -> str:
         """Return block, runners and cell."""
         return f"block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
