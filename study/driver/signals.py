@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import NoReturn
 
-import psutil
-
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
+from study.machine.host import children_of
 from study.records.records import StudyClosed
 
 ANSWER_S = 8.0
@@ -54,7 +53,7 @@ class StopSignals:
         """Children that this process had before: they are not the study's."""
 
     def __enter__(self) -> "StopSignals":
-        self._spared = {child.pid for child in psutil.Process().children()}
+        self._spared = children_of(os.getpid())
         if threading.current_thread() is threading.main_thread():
             read, write = os.pipe()
             os.set_blocking(write, False)
@@ -176,10 +175,15 @@ def _say(text: str) -> None:
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:
     """End this process at once, and what it has started but for `spared`: the processes of a private Ray, mirrors."""
     try:
-        for child in psutil.Process().children():
-            below = [] if child.pid in spared else [child, *child.children(recursive=True)]
-            for process in below:  # each before its children can notice that it is gone
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+        _kill(children_of(os.getpid()) - set(spared))
     finally:
         os._exit(code)
+
+
+def _kill(processes: Collection[int]) -> None:
+    """Kill processes and all below them, each before its children can notice that it is gone."""
+    for process in processes:
+        below = children_of(process)
+        with contextlib.suppress(OSError):
+            os.kill(process, signal.SIGKILL)
+        _kill(below)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import time
 
 import psutil
@@ -126,21 +125,6 @@ def test_a_node_that_answers_nobody_for_a_while(driver, cluster, seconds, config
     assert driver.end() == 0, driver.said
     driver.assert_whole(1)
     assert len(driver.attempts("interrupted")) == lost
-
-
-def test_a_trial_that_fits_nowhere_any_more_waits_and_a_resume_says_so(driver, cluster):
-    start_on(driver, cluster, {A: 2}, *lasting(4), **SOON)
-    driver.wait_for("iteration")
-    cluster.crash(A)
-    driver.wait_for("trial_started", 2)
-    time.sleep(20)  # longer than Ray takes for anything
-    assert driver.process.poll() is None
-    driver.process.send_signal(signal.SIGTERM)
-    assert driver.end(60) == 75, driver.said
-    assert driver.run("--address", cluster.address, *lasting(4)) == 2
-    cluster.add_node(2, B)
-    assert driver.run("--address", cluster.address, *lasting(4)) == 0, driver.said
-    driver.assert_whole(1)
 
 
 def test_a_head_that_dies_ends_the_study_and_a_resume_on_a_new_cluster_finishes_it(driver, cluster):

@@ -1,8 +1,6 @@
 """The table of commands, and the commands that list things. Mistakes are in tests/e2e/test_bad_input.py."""
 
-import errno
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,17 +26,6 @@ def test_a_full_disk_is_said_without_a_traceback(words):
     assert (done.returncode, done.stderr) == (2, f"{said}\n")
 
 
-@pytest.mark.parametrize(("number", "code"), [(errno.EDQUOT, 2), (errno.EACCES, 70)])
-def test_of_what_the_system_refuses_only_a_full_disk_is_no_fault(number, code, capsys, monkeypatch):
-    def refuse():
-        raise OSError(number, "refused", "a file")
-
-    monkeypatch.setattr(cli, "app", refuse)
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert (ended.value.code, "Traceback" in capsys.readouterr().err) == (code, code == 70)
-
-
 @pytest.mark.parametrize(("words", "code"), [(["run", "a.yaml"], 2), (["run", "a.yaml", "--resume"], 75)])
 def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, monkeypatch, words, code):
     monkeypatch.setattr("sys.argv", ["run_study.py", *words])
@@ -52,15 +39,6 @@ def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, 
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == code
-
-
-def test_a_pipe_that_nobody_reads_is_no_mistake():
-    read, write = os.pipe()
-    os.close(read)
-    words = [sys.executable, "-m", "study", "schema"]
-    done = subprocess.run(words, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def as_json(*words):

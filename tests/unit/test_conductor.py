@@ -4,7 +4,6 @@ import math
 import shutil
 import tempfile
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from study.driver.conductor import MOST_DEATHS, TAKEN_BACK
 from study.records.records import StudyClosed, TrialEnded, TrialStarted
-from tests.driven import CLUSTER, ROOMY, Session, assert_whole, policy, records, rows
+from tests.driven import CLUSTER, Session, assert_whole, records, rows
 from tests.spaces import cluster, spec
 
 NUM_TRIALS = 6
@@ -228,19 +227,6 @@ def test_the_label_of_environments_that_wait_is_settled_at_the_end_or_by_a_resum
     assert words in again.timing_reason
 
 
-def test_a_failed_trial_is_tainted_and_one_that_was_never_built_has_no_label(tmp_path):
-    session = Session(tmp_path, cluster=ROOMY)
-    built, unbuilt, mute = (session.conductor.next_trial().trial for _ in range(3))
-    session.iterate(built, num_dropped_samples=1)
-    session.conductor.end(built, "failed", "boom")
-    session.conductor.end(unbuilt, "failed", "never came up")
-    session.iterate(mute)
-    session.conductor.finish(mute, None)  # without an evaluation
-    found = session.conductor.ledger.rows
-    assert (found[built].timing, found[built].timing_reason) == ("tainted", "the trial failed, 1 sample dropped")
-    assert (found[unbuilt].timing, found[mute].status) == (None, "failed")
-
-
 def test_an_attempt_that_a_killed_driver_left_costs_no_more_than_it_was_seen(tmp_path, monkeypatch):
     session = Session(tmp_path)
     trial = session.conductor.next_trial().trial
@@ -266,30 +252,6 @@ def test_no_more_trials_run_side_by_side_than_there_are_gpus(tmp_path):
     assert [trial is None for trial in started] == [False, False, False, True]
     session.finish(started[0].trial)
     assert session.conductor.next_trial() is not None
-
-
-def test_a_batch_is_a_multiple_of_the_lanes_and_of_the_learners_and_minibatches_fit(tmp_path):
-    space = spec(
-        search__num_trials=30,
-        parameters__minibatch_size={"low": 30, "high": 600},
-        parameters__num_envs_per_env_runner=[1, 5],
-        resources__num_learners=3,
-    )
-    session, seen = Session(tmp_path, space), set()
-    while (started := session.conductor.next_trial()) is not None:
-        setting = started.setting
-        lanes = setting["num_env_runners"] * setting["num_envs_per_env_runner"]
-        assert setting["train_batch_size"] % lanes == setting["train_batch_size"] % 3 == 0
-        assert setting["minibatch_size"] % 3 == 0
-        assert 30 <= setting["minibatch_size"] <= setting["train_batch_size"] <= 800
-        seen.add(setting["minibatch_size"])
-        session.finish(started.trial)
-    assert len(seen) > 5
-
-
-def test_a_batch_that_a_person_wrote_is_not_rounded(tmp_path):
-    session = Session(tmp_path, spec(search__baselines=[{"name": "mine", "parameters": {"train_batch_size": 333}}]))
-    assert session.conductor.next_trial().setting["train_batch_size"] == 333
 
 
 def test_a_time_budget_stops_the_study_and_starts_nothing_that_would_not_end(tmp_path, monkeypatch):
@@ -362,18 +324,3 @@ def test_a_table_that_cannot_be_written_costs_no_record(tmp_path, monkeypatch):
     ended = [record.status for record in records(tmp_path) if isinstance(record, TrialEnded)]
     assert ended == ["failed", "interrupted"]
     assert isinstance(records(tmp_path)[-1], StudyClosed)
-
-
-def test_a_policy_is_inside_its_folder_as_a_whole_or_not_at_all(tmp_path):
-    session = Session(tmp_path)
-    whole = policy({"first.bin": b"abc", "../../second.bin": b"abc" * 100})
-    torn = bytearray(whole)
-    torn[torn.index(b"abcabc")] ^= 1  # the second file is damaged, the first one is not
-    trial = session.conductor.next_trial().trial
-    with pytest.raises(zipfile.BadZipFile):
-        session.finish(trial, policy=bytes(torn))
-    assert not session.folder.checkpoint(trial).exists()
-    session.conductor.finish(trial, whole)
-    files = sorted(tmp_path.parent.rglob("*.bin"))
-    assert files == [session.folder.checkpoint(trial) / name for name in ("first.bin", "second.bin")]
-    assert [entry.name for entry in session.folder.checkpoints.iterdir()] == [session.folder.checkpoint(trial).name]

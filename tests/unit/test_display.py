@@ -9,14 +9,13 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from analysis.status import cautions, time_left
+from analysis.status import cautions
 from study.cli.display import Display, answer_of, headline, print_end, print_plan
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, StudyClosed
-from study.text import significant
 from tests import synthetic
 from tests.holdup import holdup_spec
 from tests.spaces import cluster, spec
@@ -45,14 +44,6 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale():
 def test_the_plan_names_environment_and_stages():
     stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
     assert "Environment: CartPole-v1. " in stages and "Stages: search, race, confirm." in stages
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.9, "0.900"), (-0.01234, "-0.0123"), (0.0, "0"), (475, "475"), (-1234.5, "-1,234"), (2e31, "2.00e+31")],
-)
-def test_small_returns_keep_their_digits(value, text):
-    assert significant(value) == text
 
 
 QUIET = """
@@ -97,19 +88,6 @@ def test_the_time_left_is_known_once_a_trial_has_finished_and_until_the_study_st
     assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
     text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
     assert text.endswith("stopping: received SIGINT") and "left" not in text
-
-
-def test_start_up_is_no_pace():
-    """The first trial waits a minute for its processes, the others a second: two trials of 10 s are left."""
-    ledger = Ledger()
-    for trial, startup, end in ((0, 60.0, 70.0), (1, 1.0, 81.0), (2, 1.0, 92.0)):
-        ledger.apply(synthetic.started(trial), end - startup - 10)
-        ledger.apply(replace(synthetic.built(trial), startup_time_s=startup), end - 10)
-        ledger.apply(synthetic.ended(trial, "finished"), end)
-    left = time_left(list(ledger.rows.values()), [], 5, 92.0)
-    assert left is not None
-    assert (left.trials, left.median_s) == (2, 11.0)
-    assert left.seconds == pytest.approx(22.0, rel=0.01)
 
 
 def test_lines_say_each_change_of_a_trial_once():

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from analysis.fingerprint import differing
-from analysis.opened import Study
 from analysis.scaling.clock import scaling
 from analysis.scaling.selection import select
 from study.driver.opening import RunOptions, new_identity
@@ -51,20 +50,6 @@ def test_the_other_engine_is_reached_by_its_options():
         changes = dict(word.split("=") for word in shlex.split(options) if word != "--set")
         assert name == engine_of_space(spec(**{"runner": space.runner, "learner": space.learner, **changes}))
         assert name != engine_of_space(space)
-
-
-def test_every_table_and_figure_names_the_engine(study):
-    opened = Study(study)
-    tables, figures = opened.tables.values(), opened.figures.values()
-    assert [table.key for table in tables if not table.empty]
-    for table in tables:
-        assert table.engine == "batched+lean"
-        assert table.empty or "Engine batched+lean: " in table.to_csv()
-        assert table.empty or table.said.startswith("Engine batched+lean: ")
-    drawn = [figure for figure in figures if figure.drawn]
-    assert drawn
-    for figure in drawn:
-        assert "Engine: batched+lean." in figure.caption
 
 
 def test_a_comparison_across_engines_is_refused_by_that_name(study):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.designs.registry import make_plan, private_shape
-from study.errors import ClusterError, SpaceError
+from study.designs.registry import make_plan
+from study.errors import ClusterError
 from study.machine.shape import Speeds
 from study.planning.needs import (
     Process,
@@ -22,7 +22,7 @@ from study.planning.needs import (
 )
 from study.planning.plan import remarks
 from study.space.sections import BudgetSpec
-from tests.spaces import cluster, read_again, requests_of, spec
+from tests.spaces import cluster, requests_of, spec
 
 # --- the trials of a search ------------------------------------------------------------------------------------------
 
@@ -226,12 +226,6 @@ def test_more_processes_than_cores_is_planned_and_said():
     assert plan.hours > 0
 
 
-def test_a_private_ray_hands_out_what_the_largest_trial_needs_as_it_will_run(monkeypatch):
-    monkeypatch.setattr("study.designs.registry.this_node", lambda cpus=0: machine(3, num_cpus=cpus).nodes[0])
-    found = [private_shape(spec(execution=each)).num_cpus for each in ("auto", "real")]
-    assert found == [3, 5]  # one runner and two are real, four are emulated
-
-
 # --- how long it takes ------------------------------------------------------------------------------------------------
 
 
@@ -294,10 +288,3 @@ def test_trials_without_a_core_for_each_process_say_why():
     (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
     assert line.startswith("Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs reserved")
     assert "--set execution=emulated" in line
-
-
-def test_a_batch_larger_than_the_whole_budget_is_refused_unless_on_record():
-    before = spec(parameters__train_batch_size={"low": 64, "high": 5000}, budget__env_steps=4000)
-    with pytest.raises(SpaceError, match=r"budget\.env_steps.*got 4,000 steps and a batch of 5,000.*Raise it to 5000"):
-        read_again(before, asked=True)
-    assert read_again(before) == before  # the rule came later than some studies

@@ -10,7 +10,6 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import typer.main
 
@@ -20,7 +19,6 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
-from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
 from study.space.throughput import cells_of
 from tests.examples import example
@@ -152,40 +150,6 @@ def test_a_hold_up_study_names_the_command_that_times_its_setting_at_both_scales
     assert {name: cells[46][name] for name in names} == {name: chosen[name] for name in names}
 
 
-def refused(first, second):
-    """Return the refusal to compare two cells of the recorded example, and the space that its command runs."""
-    data = example("example_throughput").data
-    runs = data.runs
-    kept = [
-        ((runs[list(cell)] == pd.Series(cell)).all(axis=1) & (runs["num_epochs"] == cell.get("num_epochs", 4)))
-        for cell in (first, second)
-    ]
-    (refusal,) = scaling(select(runs[kept[0] | kept[1]]), "strong", space=data.space_file).refusals
-    return refusal, check(refusal.command)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({SCALE: 2, "train_batch_size": 384}, {SCALE: 8, "train_batch_size": 768}),
-        (
-            {SCALE: 4, "train_batch_size": 192, "num_epochs": 4},
-            {SCALE: 8, "train_batch_size": 384, "num_epochs": 48, "minibatch_size": 48},
-        ),
-    ],
-)
-def test_the_guard_s_command_runs_the_missing_cells_of_the_recorded_throughput_study(first, second):
-    refusal, space = refused(first, second)
-    assert refusal.missing
-    cells = {
-        (cell.num_env_runners, cell.setting["train_batch_size"], cell.setting["num_epochs"]) for cell in cells_of(space)
-    }
-    for one in (first, second):
-        for scale in (first[SCALE], second[SCALE]):
-            assert (scale, one["train_batch_size"], one.get("num_epochs", 4)) in cells
-    assert space.environment.step_wait_ms == 30, "as the example was run, which is not what its space file says"
-
-
 def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
     runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0)).assign(study="x; touch PWN")
     (refusal,) = scaling(select(runs), "strong", space="quickstart.yaml").refusals
@@ -194,11 +158,3 @@ def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
     assert sorted(space.scales) == [16, 32]
     assert space.domain("train_batch_size").choices == [2000, 8000]
     assert set(space.fixed) >= {"lr", "minibatch_size", "num_epochs"}
-
-
-def test_runs_that_no_command_repeats_get_none():
-    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0))
-    for stage, space in (("measure", "scaling.yaml"), (None, None)):
-        (refusal,) = scaling(select(runs.assign(stage=stage)), "strong", space=space).refusals
-        assert refusal.missing
-        assert refusal.command == ""
