@@ -51,7 +51,7 @@ class PoolObservations:
         if isinstance(space, Discrete):
             self.space = Box(0.0, 1.0, (int(space.n),), np.float32)
         elif is_image(space):
-            depth, height, width = space.shape or ()
+            depth, height, width = space.shape or (0, 0, 0)
             # EnvPool does not say which order an image has: a picture is larger than its number of channels.
             self._channels_first = depth < min(height, width)
             self.space = Box(0.0, 1.0, (height, width, depth) if self._channels_first else space.shape, np.float32)
