@@ -31,9 +31,9 @@ class ScriptSource(Model):
 
 
 class ScriptFacts(Model):
-    """What a script's `AlgorithmConfig` says, as JSON values."""
+    """What a script's `AlgorithmConfig` says, as JSON values; what older versions recorded besides is left out."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=True)
 
     source: ScriptSource
     found_as: str
@@ -44,12 +44,8 @@ class ScriptFacts(Model):
     """Name of RLlib's class that it is, or is derived from."""
     environment: str
     """Name of the environment, or of its class, as written."""
-    observation_space: str = ""
-    action_space: str = ""
     agents: list[str] = Field([])
     """Policies of several agents by their ids; empty for one agent."""
-    acting: list[str] = Field([])
-    """Agents of the environment by their ids; empty for one agent, or where the environment does not say."""
     values: dict[str, Any] = Field({})
     """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
     schedules: list[str] = Field([])

@@ -103,12 +103,12 @@ def place(tmp_path_factory):
 def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
     folder = place / "studies" / "own"
     (recorded,) = [each for each in records(folder) if isinstance(each, Evaluation)]
-    done = run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.gif"), place)
+    done = run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.mp4"), place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["returns"], found["as_recorded"]) == (recorded.returns, True)
     assert len(set(recorded.returns)) > 1
-    assert (place / "film.gif").stat().st_size > 1000
+    assert (place / "film.mp4").stat().st_size > 1000
 
 
 def test_the_callback_s_metric_is_in_the_records_and_in_mlflow(place):

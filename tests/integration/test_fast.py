@@ -16,11 +16,8 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 import study
 from study.errors import SpaceError
-from study.exporting.script import plain_script
-from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -65,20 +62,6 @@ def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(
     said = [record.getMessage() for record in caplog.records if record.name == "study.fast"]
     assert len(said) == len(words)
     assert all(part in line for part, line in zip(words, said, strict=True))
-
-
-@pytest.mark.parametrize("engine", ["rllib", "fast"])
-def test_an_exported_script_takes_it_where_it_is_asked_to(engine: str) -> None:
-    space = spec()
-    setting = {
-        name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional
-    } | {"num_env_runners": 2}
-    script = plain_script(space, setting, header=[], iterations=1, fast=engine == "fast")
-    names: dict[str, Any] = {"__name__": "export"}
-    exec(compile(script, "export.py", "exec"), names)
-    config = names["make_config"]()
-    expected = (BatchedEnvRunner, FusedPPOLearner) if engine == "fast" else (None, PPOTorchLearner)
-    assert (config.env_runner_cls, config.learner_class) == expected
 
 
 def test_another_algorithm_is_refused() -> None:

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from study.cli import commands as cli
 from study.cli.evaluate import print_numbers
 from study.errors import RecordError, SpaceError
-from study.evaluating.playing import Evaluated
-from study.evaluating.policies import ChosenPolicy, best_policy, random_policy
+from study.evaluating.playing import ChosenPolicy, Evaluated, best_policy, random_policy
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
 from study.space.space_file import read_text
@@ -72,15 +71,16 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
 def test_a_film_may_go_without_a_name(words, video, monkeypatch):
     asked = []
 
-    def catch(each, *, on_numbers):
-        asked.append(each)
+    def catch(policy, *, video, **_):
+        asked.append((video, policy))
         raise RecordError("enough")
 
+    monkeypatch.setattr("study.evaluating.playing.find_policy", lambda path, _: str(path))
     monkeypatch.setattr("study.evaluating.playing.evaluate_policy", catch)
     for line in ([".", *words], [*words, "."]):
         with pytest.raises(RecordError, match="enough"):
             CliRunner().invoke(cli.app, ["evaluate", *line], catch_exceptions=False)
-    assert [(each.video, str(each.path)) for each in asked] == [(video, ".")] * 2
+    assert asked == [(video, ".")] * 2
 
 
 # --- which policy ----------------------------------------------------------------------------------------------
