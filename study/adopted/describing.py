@@ -38,8 +38,8 @@ from study.space.settings import runnable
 from study.space.space_file import Source
 from study.trial.configuration import apply
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
-from study.trial.experiment import SET_BY_STUDY, Experiment, OfGymnasium, make_environment, pickled
-from study.trial.parts import learner_obstacle, runner_obstacle
+from study.trial.experiment import Experiment, OfGymnasium, make_environment, pickled
+from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
 """RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""

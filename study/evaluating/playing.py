@@ -24,7 +24,7 @@ from study.space.space_file import find_space, read_space
 from study.space.spec import StudySpec
 from study.statistics import Estimate, mean_interval, rate_interval
 from study.text import count, spans
-from study.trial.weights import STATE_FILE
+from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:
     from study.trial.engine.envs.frames import Scene
@@ -265,7 +265,7 @@ def evaluate_policy(
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
     film = None if video is None else _film_file(policy, video)
     from study.trial.evaluation import evaluate
-    from study.trial.weights import read_state
+    from study.trial.policy import read_state
 
     experiment, spec = _experiment_of(policy, spec)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)

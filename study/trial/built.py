@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -66,10 +67,11 @@ def read_built(
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
     algorithm.learners_used()  # start-up is no training
     cpus = resources.num_cpus_per_learner
-    learners = algorithm.of_learners(lambda number: here("learner", number=number, num_cpus=cpus))
+    learners = algorithm.ask_learners(lambda _: here("learner", num_cpus=cpus)) if algorithm.config.num_learners else []
     stepped_here = () if expected else reports[0].place.runners
     main = here("main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
-    places = [main, *(report.place for report in reports if expected), *learners]
+    places = [main, *(report.place for report in reports if expected)]
+    places += [replace(place, number=number) for number, place in enumerate(learners, start=1)]
     built = TrialBuilt(
         trial=asked.trial,
         attempt=asked.attempt,

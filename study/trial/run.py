@@ -16,12 +16,10 @@ from study.planning.guess import evaluation_due, progress_of
 from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.trial.built import read_built
 from study.trial.configuration import apply
-from study.trial.custom_metrics import custom_metrics
-from study.trial.deadline import SteadyThread
 from study.trial.evaluation import evaluate
 from study.trial.experiment import experiment_of
-from study.trial.failures import described, of_runner, original
-from study.trial.measure import StepMeasurement, Watch, iteration_metrics
+from study.trial.failures import SteadyThread, described, of_runner, original
+from study.trial.measure import StepMeasurement, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
 from study.trial.messages import TrialConfig, TrialResult
 from study.trial.places import NodeWatch
@@ -76,9 +74,12 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
-        loads = () if self._evaluates else self._node_loads
         return TrialResult(
-            records=records, progress=self._progress, evaluates=self._evaluates, policy=policy, node_loads=loads
+            records=records,
+            progress=self._progress,
+            evaluates=self._evaluates,
+            policy=policy,
+            node_loads=() if self._evaluates else self._node_loads,
         )
 
     def _train(self) -> None:

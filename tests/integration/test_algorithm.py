@@ -148,7 +148,7 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
 @pytest.mark.parametrize(
     ("rllib", "place", "words"),
     [
-        ({"trainin": {"use_critic": False}}, "rllib.trainin", "Did you mean 'training'?"),
+        ({"trainin": {"use_critic": False}}, "rllib.trainin", "must be a method of PPOConfig"),
         ({"build_algo": {}}, "rllib.build_algo", "must be a method of PPOConfig"),
         ({"training": {"use_criti": False}}, "rllib.training", "use_criti"),
         ({"training": {"lr": 1.0}}, "rllib", "got lr=1.0"),

@@ -24,8 +24,7 @@ from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
-from study.trial.policy import pack_policy, state_of
-from study.trial.weights import read_state
+from study.trial.policy import pack_policy, read_state, state_of
 from tests.policies import evaluate_module
 from tests.spaces import spec
 

@@ -15,8 +15,7 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 from study.trial.experiment import experiment_of
-from study.trial.policy import module_of, pack_policy
-from study.trial.weights import read_state
+from study.trial.policy import module_of, pack_policy, read_state
 from tests.policies import evaluate_module
 from tests.spaces import spec
 
@@ -69,7 +68,7 @@ def test_a_policy_that_the_fused_learner_trained_plays_without_jax(
     space = spec(learner="fused")
     module = trained(space)
     unpack_policy(packed(module), tmp_path / "policy")
-    monkeypatch.setattr("study.trial.parts.jax_obstacle", lambda: "JAX is not installed")
+    monkeypatch.setattr("study.trial.configuration.jax_obstacle", lambda: "JAX is not installed")
     assert evaluate_module(loaded(tmp_path / "policy", space), space).returns == evaluate_module(module, space).returns
 
 

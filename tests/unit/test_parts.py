@@ -26,9 +26,9 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.custom_metrics import custom_metrics
 from study.trial.evaluation import evaluate
 from study.trial.experiment import Experiment, pickled, unpickled
+from study.trial.measure import custom_metrics
 from study.trial.parts import learner_obstacle, runner_obstacle
 from tests.script_facts import facts, script_spec
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from study.errors import RecordError
-from study.trial.weights import STATE_FILE, packed_state, read_state
+from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.security.bombs import bomb
 
 ARRAYS = {
