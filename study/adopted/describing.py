@@ -6,9 +6,10 @@ Its settings are what differs from the default configuration of RLlib's algorith
 import dataclasses
 import hashlib
 import inspect
-import json
 import math
+import numbers
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -50,7 +51,7 @@ _SAID = {"_learner_class", "env_runner_cls", "restart_failed_sub_environments"}
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
-"""Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
+"""Characters of a setting that the facts hold; of a longer one they hold a digest."""
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
 """How environment variables begin that the study sets by itself."""
 _TRIED = {"parameters": {SCALE: 1}, "budget": {"iterations": 1}, "search": {"num_trials": 1}}
@@ -167,11 +168,11 @@ def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
         (
             runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
             f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
-            _name(runner),
+            getattr(runner, "__name__", runner),
             f"Derive it from {known.__name__}, or remove env_runner_cls.",
         ),
     )
-    yield from (Fault(where="", rule=rule, got=got, fix=fix) for holds, rule, got, fix in checks if not holds)
+    yield from (Fault(where="", rule=rule, got=str(got), fix=fix) for holds, rule, got, fix in checks if not holds)
 
 
 # --- its environment -------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def facts_of(
         config: As the script made it.
         source: The script's file.
         found_as: How the configuration was found, for people.
-        stop: The script's stop criteria.
+        stop: The script's stop criteria, of which numbers are kept.
         searched: Settings for which the script lets Tune choose.
         modules: Module of the user's own that the script imports -> digest of its files.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
@@ -295,7 +296,7 @@ def facts_of(
         searched=sorted(searched),
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
-        stop={str(name): _plain(value) for name, value in stop.items()},
+        stop={str(name): float(value) for name, value in stop.items() if isinstance(value, numbers.Real)},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
         learner_obstacle=_obstacle(learner_obstacle, config, spaces),
     )
@@ -329,11 +330,11 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
             continue
-        value = _plain(getattr(config, attribute(name)))
-        if isinstance(value, list):
+        value = getattr(config, attribute(name))
+        if isinstance(value, (list, tuple)):
             schedules.append(name)
-        elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-            values[name] = value if value is None or math.isfinite(value) else None
+        elif value is None or (isinstance(value, numbers.Real) and not isinstance(value, bool)):
+            values[name] = None if value is None or not math.isfinite(value) else value
     if config.minibatch_size is not None:
         values["minibatch_size"] = config.minibatch_size * max(config.num_learners or 0, 1)
     if config.rollout_fragment_length != "auto":
@@ -343,7 +344,8 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return _plain(values), schedules
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}  # of NumPy
+    return plain, schedules
 
 
 def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
@@ -353,17 +355,16 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
     return bool(modules) and all(attribute(name) in overrides.get(module, {}) for module in modules)
 
 
-def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]:
-    """Return the other options that differ from RLlib's: name -> value as JSON, or the digest of a long one."""
+def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, str]:
+    """Return the other options that differ from RLlib's: name -> value as text, or the digest of a long one."""
     kind, found = type(config), {}
     default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
     left_out = {*known, *SET_BY_STUDY, "_is_frozen", "env"} - _SAID
     for name, value in sorted(vars(config).items()):
-        text = _as_json(value)
-        if name not in left_out and not name.startswith(_OF_LOGS) and text != _as_json(default.get(name)):
-            is_long = len(text) > _LONGEST or "NaN" in text or "Infinity" in text  # these two are no JSON
-            short = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}" if is_long else json.loads(text)
-            found[name.strip("_")] = short
+        text = _text(value)
+        if name not in left_out and not name.startswith(_OF_LOGS) and text != _text(default.get(name)):
+            digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            found[name.strip("_")] = text if len(text) <= _LONGEST else digest
     return found
 
 
@@ -380,30 +381,10 @@ def _obstacle(
         return f"its configuration cannot be examined ({type(error).__name__})"
 
 
-def _name(thing: Any) -> str:
-    """Return the name of a class, a function or what wraps one."""
-    inner = getattr(thing, "func", thing)
-    name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
-    return str(name).replace(".<locals>", "").replace("<lambda>", "lambda")
-
-
-def _as_json(value: Any) -> str:
-    """Return a value as JSON; what has no JSON by its name, which is the same at every reading."""
-
-    def plain(other: Any) -> Any:
-        if hasattr(other, "tolist"):  # of NumPy
-            return other.tolist()
-        if isinstance(other, (set, frozenset)):
-            return sorted(map(str, other))
-        if dataclasses.is_dataclass(other) and not isinstance(other, type):
-            return {each.name: getattr(other, each.name, None) for each in dataclasses.fields(other)}
-        return dict(other) if isinstance(other, Mapping) else _name(other)
-
-    try:
-        return json.dumps(value, default=plain, sort_keys=True)
-    except (TypeError, ValueError):  # names of a dictionary that are no texts
-        return json.dumps(_name(value))
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(_as_json(value))
+def _text(value: Any) -> str:
+    """Return a value as text that is the same at every reading."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{name}: {_text(inner)}' for name, inner in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))

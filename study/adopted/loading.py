@@ -157,13 +157,7 @@ def script_file(text: str, *, where: str = "config") -> tuple[Path, str]:
     return Path(place).resolve(), name
 
 
-def read_script(
-    text: str,
-    *,
-    args: Sequence[str] = (),
-    timeout_s: float = TIMEOUT_S,
-    where: str = "config",
-) -> Adopted:
+def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEOUT_S, where: str = "config") -> Adopted:
     """Run a script in a process of its own and return the configuration that it would train with.
 
     A second call for the same file and arguments returns the first one's result, and runs nothing.

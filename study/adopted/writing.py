@@ -5,6 +5,7 @@ around them.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -102,25 +103,18 @@ def _batch(facts: ScriptFacts) -> int:
     return int(facts.values.get(BATCH) or 1000)
 
 
-def _stops(facts: ScriptFacts) -> dict[str, float]:
-    """Return the script's stop criteria that are finite numbers."""
-    numbers = {name: float(value) for name, value in facts.stop.items() if type(value) in (int, float)}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
-
-
 def _target(facts: ScriptFacts) -> float | None:
     """Return the stop criterion that is a return, if it is one of the environment that evaluates."""
-    other = facts.settings.get("evaluation_config", {})
-    elsewhere = isinstance(other, str) or bool({"env", "env_config"} & other.keys())
-    for name, value in _stops(facts).items():
-        if name.endswith(("episode_return_mean", "episode_reward_mean")):
+    elsewhere = re.search(r"\benv(_config)?:|^sha256:", str(facts.settings.get("evaluation_config", "")))
+    for name, value in facts.stop.items():
+        if name.endswith(("episode_return_mean", "episode_reward_mean")) and math.isfinite(value):
             return None if elsewhere and not name.startswith("evaluation/") else value
     return None
 
 
 def _limits(facts: ScriptFacts) -> dict[str, Any]:
     """Return the script's own limits; RLlib ends a training after a whole batch, so that it has one at least."""
-    stops = {name.rpartition("/")[2]: value for name, value in _stops(facts).items() if value > 0}
+    stops = {name.rpartition("/")[2]: value for name, value in facts.stop.items() if 0 < value < math.inf}
     steps = [stops[name] for name in ("num_env_steps_sampled_lifetime", "timesteps_total") if name in stops]
     if facts.base_algorithm == "PPO" and "training_iteration" in stops:  # an iteration is a batch
         steps.append(stops["training_iteration"] * _batch(facts))

@@ -57,9 +57,9 @@ class ScriptFacts(Model):
     num_learners: int = 1
     """Learners among which RLlib divides a batch, at least one."""
     settings: dict[str, Any] = Field({})
-    """Other options of RLlib that the script sets -> value; a digest of a long one, a name where there is no JSON."""
+    """Other options of RLlib that the script sets -> value as text, or a digest of a long one."""
     stop: dict[str, Any] = Field({})
-    """Its stop criteria, by RLlib's names of results."""
+    """Its stop criteria that are numbers, by RLlib's names of results."""
     runner_obstacle: str = ""
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""

@@ -48,15 +48,16 @@ def read_built(
         TrialError: A process did not answer in time, or what was built is not what was asked.
     """
     resources, group, expected = spec.resources, algorithm.env_runner_group, algorithm.config.num_env_runners
-    reports: list[RunnerReport] = [group.local_env_runner.report()] if not expected else []
-    if expected:
-        timeout_s = max(resources.startup_timeout_s - (time.perf_counter() - started_s), 1.0)
-        reports = group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
-        if len(reports) != expected:
-            rule = f"all {expected} must answer within {timeout_s:g} s of start-up"
-            fix = "Raise resources.startup_timeout_s, or look at the nodes."
-            raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
-        reports.sort(key=lambda report: report.place.number)
+    timeout_s = max(resources.startup_timeout_s - (time.perf_counter() - started_s), 1.0)
+    reports: list[RunnerReport] = (
+        group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
+        if expected
+        else [group.local_env_runner.report()]
+    )
+    if len(reports) < expected:
+        rule, fix = f"all {expected} must answer within {timeout_s:g} s of start-up", "Look at the nodes."
+        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
+    reports.sort(key=lambda report: report.place.number)
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
     if experiment.judged is not None:
@@ -120,32 +121,28 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
 
 
 def _common(reports: Sequence[RunnerReport], name: str) -> Any:
-    """Return the value that all runners share, or the list of values where they do not."""
     return _one_or_all([getattr(report, name) for report in reports])
 
 
 def _one_or_all(values: list[Any]) -> Any:
+    """Return the value that all share, or the list of values where they do not."""
     return values[0] if len(set(values)) == 1 else values
 
 
 def _learner_values(learner: Learner) -> dict[str, Any]:
     """Return the values of a learner; of several policies one where all agree, else each.
 
-    What is overridden for a module is no value of the whole: it has a place of its own.
+    What is overridden for a module is no value of the whole.
     """
     found: dict[str, list[Any]] = {}
-    overrides: dict[str, dict[str, Any]] = {}
     for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
         own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})
         for name, value in _values_of_module(learner, module_id).items():
-            if attribute(name) in own:
-                overrides.setdefault(module_id, {})[name] = value
-            else:
+            if attribute(name) not in own:
                 found.setdefault(name, []).append(value)
     platform = getattr(learner, "jax_platform", None)
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
-        **({"overrides_per_module": overrides} if overrides else {}),
         FRAGMENT: PARAMETERS[FRAGMENT].value_in(learner.config),
         "device": str(learner.device),
         **({} if platform is None else {"jax_platform": platform}),
@@ -155,14 +152,10 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
     }
 
 
-def _is_adam(optimizer: Any) -> bool:
-    return isinstance(optimizer, torch.optim.Adam)
-
-
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
-    names = [name for name, each in PARAMETERS.items() if each.is_argument and hasattr(config, attribute(name))]
-    values = {name: PARAMETERS[name].value_in(config) for name in names}
+    arguments = {name: each for name, each in PARAMETERS.items() if each.is_argument}
+    values = {name: each.value_in(config) for name, each in arguments.items() if hasattr(config, attribute(name))}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.
     connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, FusedPPOLearner)
@@ -175,24 +168,22 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         values["kl_coeff"] = float(learner.curr_kl_coeffs_per_module[module_id].item())
     if module_id in getattr(learner, "entropy_coeff_schedulers_per_module", {}):
         values["entropy_coeff"] = float(learner.entropy_coeff_schedulers_per_module[module_id].get_current_value())
-    optimizers = learner.get_optimizers_for_module(module_id)
+    optimizers = [optimizer for _, optimizer in learner.get_optimizers_for_module(module_id)]
     if len(optimizers) == 1:
-        values["lr"] = float(optimizers[0][1].param_groups[0]["lr"])
+        values["lr"] = float(optimizers[0].param_groups[0]["lr"])
     if isinstance(config, PPOConfig):
         values |= {name: PARAMETERS[name].default for name in OF_LEARNER}  # as RLlib has them
-        epsilons = {optimizer.param_groups[0].get("eps") for _, optimizer in optimizers if _is_adam(optimizer)}
+        adams = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Adam)]
+        epsilons = {optimizer.param_groups[0].get("eps") for optimizer in adams}
         values["adam_epsilon"] = epsilons.pop() if len(epsilons) == 1 else None
     if isinstance(learner, Extended):
         values |= learner.in_use(module_id)
-    if (
-        isinstance(config, (IMPALAConfig, PPOConfig))
-        and (fraction := PARAMETERS[END_FRACTION].value_in(config)) is not None
-    ):
-        values[END_FRACTION] = fraction
+    fraction = PARAMETERS[END_FRACTION].value_in(config) if isinstance(config, (IMPALAConfig, PPOConfig)) else None
+    values |= {} if fraction is None else {END_FRACTION: fraction}
     return {
         **{name: value if value is None or math.isfinite(value) else None for name, value in values.items()},
         "grad_clip_by": config.grad_clip_by,
-        "optimizer": ", ".join(type(optimizer).__name__ for _, optimizer in optimizers),
+        "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
         # A heuristic has none, and need not be torch's.
         "num_parameters": sum(value.numel() for value in module.parameters()) if isinstance(module, nn.Module) else 0,
         "module_class": type(module.unwrapped()).__name__,

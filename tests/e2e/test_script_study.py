@@ -6,7 +6,6 @@ import json
 import pytest
 from mlflow.tracking import MlflowClient
 
-from study.records.folder import StudyFolder
 from study.records.records import Evaluation, Iteration
 from tests.e2e.clusters import Cluster
 from tests.e2e.commands import command, records, run, study
@@ -58,7 +57,6 @@ def connect(env=None, spaces=None, device=None):
 
 JOINED = """
 import os
-from pathlib import Path
 
 import gymnasium
 import ray
@@ -70,10 +68,10 @@ os.environ["OF_THE_SCRIPT"] = "yes"
 
 def make(context):
     assert (os.environ["OF_THE_SCRIPT"], os.environ["OF_RAY"]) == ("yes", "3")
-    return gymnasium.make("CartPole-v1", max_episode_steps=int(Path("length.txt").read_text()))
+    return gymnasium.make("CartPole-v1", max_episode_steps=7)
 
 
-ray.init(runtime_env={"working_dir": ".", "env_vars": {"OF_RAY": "3"}})
+ray.init(runtime_env={"env_vars": {"OF_RAY": "3"}})
 tune.register_env("short", make)
 config = PPOConfig().environment("short").training(train_batch_size_per_learner=200, minibatch_size=100, num_epochs=1)
 config.build_algo().train()
@@ -127,16 +125,13 @@ def test_the_trial_s_values_are_printed_as_calls_and_as_a_space(place):
     calls = run(study("export", "studies/own", "--trial", 0), place)
     assert calls.returncode == 0, calls.stderr
     assert ast.unparse(ast.parse(calls.stdout)) == "config.training(lr=0.01)"
-    space = run(study("export", "studies/own", "--trial", 0, "--format", "yaml"), place).stdout
-    (place / "again.yaml").write_text(space)
+    (place / "again.yaml").write_text(run(study("export", "studies/own", "--format", "yaml"), place).stdout)
     planned = run(command("--space", "again.yaml", "--dry-run"), place)
     assert planned.returncode == 0, planned.stderr
-    assert StudyFolder(place / "studies" / "own").exists()
 
 
-def test_on_a_joined_cluster_trials_have_the_variables_and_files_that_the_script_gives_them(tmp_path):
+def test_on_a_joined_cluster_trials_have_the_variables_that_the_script_gives_them(tmp_path):
     (tmp_path / "my_train.py").write_text(JOINED)
-    (tmp_path / "length.txt").write_text("7")
     small = ("budget.env_steps=800", "evaluation.episodes=3", "evaluation.num_evaluations=1")
     words = command("--config", "my_train.py", "--runners", 1, "--trials", 1, "--name", "joined")
     words += [word for change in small for word in ("--set", change)]

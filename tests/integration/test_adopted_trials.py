@@ -1,11 +1,9 @@
 """Trials of a script's own configuration: every part runs, each measure means what it says, faults are one line."""
 
-import math
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -157,29 +155,6 @@ def test_an_asynchronous_script_has_the_measures_of_its_kind_and_a_learning_rate
     assert built.effective["lr_end_fraction"] == fraction
     assert sum(iteration.metrics["num_gradient_updates"] for iteration in iterations) > 0
     assert all(iteration.metrics["learner_busy_time_s"] is not None for iteration in iterations)
-
-
-class BreaksWhereJudged(gymnasium.Wrapper):
-    """Raises, or pays NaN, in evaluations alone."""
-
-    def __init__(self, context: Any) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.fault = context.get("fault")
-
-    def step(self, action: Any) -> Any:
-        if self.fault == "raises":
-            raise KeyError("no such room")
-        observation, reward, *rest = super().step(action)
-        return observation, math.nan if self.fault else reward, *rest
-
-
-@pytest.mark.parametrize(("fault", "words"), [("raises", "got KeyError"), ("nan", "rewards must")])
-def test_an_environment_that_fails_where_it_is_judged_fails_its_trial_in_one_line(fault: str, words: str) -> None:
-    config = (
-        small(PPOConfig()).environment(BreaksWhereJudged).evaluation(evaluation_config={"env_config": {"fault": fault}})
-    )
-    with running(config.callbacks(Lengths)) as trial, pytest.raises(TrialError, match=words):
-        play(trial)
 
 
 def test_a_callback_that_raises_fails_its_trial_in_one_line() -> None:

@@ -223,18 +223,13 @@ class Ported(Recalls):
         self.taken.discard(self.port)
 
 
-@pytest.mark.parametrize("obstacle", ["", "RLlib's runner plays"])
-def test_every_environment_has_its_own_number_and_configuration_beside_those_of_the_training(obstacle: str) -> None:
-    config, space = configured(Ported, env_config={"port": 5000}).env_runners(num_env_runners=2), spec()
+def test_every_environment_has_its_own_number_and_configuration_beside_those_of_the_training() -> None:
+    config = configured(Ported, env_config={"port": 5000}).env_runners(num_env_runners=2)
     Ported.taken.clear()
     state = state_in(config)
-    if not obstacle:
-        state["rl_module"] = {"default_policy": state["rl_module"]}
     trained = [Ported(EnvContext({"port": 5000}, worker_index=worker)) for worker in (0, 1, 2)]
-    space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update={"episodes": 20})})
-    found = evaluate(Experiment(config=config, runner_obstacle=obstacle), state, space)
-    assert len(found.returns) == 20 and len(trained) == 3
-    assert len(Ported.taken) == 3, "the training keeps its own"
+    assert len(played(config, state, spec(evaluation__episodes=20)).returns) == 20
+    assert len(Ported.taken) == len(trained), "the training keeps its own"
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------

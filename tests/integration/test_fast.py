@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
@@ -97,13 +96,3 @@ def test_it_trains_evaluates_and_its_checkpoint_restores_in_plain_rllib(tmp_path
     finally:
         again.stop()
         plain.stop()
-
-
-@pytest.mark.minutes
-def test_a_tuner_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))
-    run = tune.RunConfig(storage_path=str(tmp_path), stop={"training_iteration": 2}, verbose=0)
-    (result,) = tune.Tuner("PPO", param_space=study.fast(ppo()), run_config=run).fit()
-    assert result.error is None
-    assert result.metrics is not None
-    assert result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] == 800

@@ -90,10 +90,10 @@ def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
 
 def test_a_stop_criterion_of_another_environment_is_no_target():
     stop = {"training_iteration": 500, "env_runners/episode_return_mean": 400.0}
-    elsewhere = {"evaluation_config": {"env": "Easy-v0"}}
+    elsewhere = {"evaluation_config": "{env: Easy-v0}"}
     known = facts(stop=stop, algorithm="SAC", base_algorithm="SAC", settings=elsewhere)
     assert "target" not in space_text(known, config="my_train.py")
-    same = facts(stop=stop, settings={"evaluation_config": {"explore": False}})
+    same = facts(stop=stop, settings={"evaluation_config": "{explore: False}"})
     assert read_back(space_text(same, config="my_train.py"), same).environment.target == 400
 
 

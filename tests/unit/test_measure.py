@@ -1,9 +1,6 @@
 import math
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -51,54 +48,6 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 
 
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
-
-
-ADDED = '''
-@_of_iteration("1", of_trial="largest", section="runners", counted=True)
-def num_samples(step: "Step") -> float | None:
-    """Samples that arrived in this iteration."""
-    return len(step.samples)
-
-
-METRICS: '''
-SHOWS_IT = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("study.metrics", sys.argv[1])
-sys.modules["study.metrics"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-import study
-study.metrics = module
-
-from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
-from study.mirrors import mlflow_content, tensorboard
-from study.records.records import Iteration, Line
-from study.records.ledger import Sums
-from study.records.derived import OF_TRIALS
-from study.trial.measure import iteration_metrics
-from tests.unit.test_measure import sample, step
-
-sums = Sums()
-for number, count in ((1, 2), (2, 4), (3, 3)):
-    found = iteration_metrics(step(tuple(sample(each, 1.0) for each in range(count))))
-    sums.add(number, found)
-assert found["num_samples"] == 3
-assert sums.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
-record = Iteration(trial=0, attempt=1, iteration=3, env_steps=9, wall_time_s=3.0, metrics=found)
-points = mlflow_content.points_of(Line(seq=0, time=0.0, record=record, end=0), None)
-assert ("num_samples", 3.0) in [(point.key, point.value) for point in points]
-assert tensorboard.tag_of("num_samples") == "runners/num_samples"
-column = RUN_COLUMNS["num_samples"]
-assert (column.dtype, column.meaning) == ("Int64", "Samples that arrived in this iteration. The largest.")
-assert ITERATION_COLUMNS["num_samples"].unit == "1"
-"""
-
-
-def test_a_metric_is_declared_in_one_file(tmp_path: Path) -> None:
-    """It is recorded, added up, mirrored, and a column of the table of trials and of the frames of analysis."""
-    file = tmp_path / "metrics.py"
-    file.write_text(Path(metrics.__file__).read_text().replace("METRICS: ", ADDED.lstrip(), 1))
-    done = subprocess.run([sys.executable, "-c", SHOWS_IT, file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:

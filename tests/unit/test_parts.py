@@ -18,7 +18,6 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -26,7 +25,6 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.evaluation import evaluate
 from study.trial.experiment import Experiment, pickled, unpickled
 from study.trial.measure import custom_metrics
 from study.trial.parts import learner_obstacle, runner_obstacle
@@ -291,37 +289,3 @@ def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_ta
     }
     for name in found:
         _validate_metric_name(name)
-
-
-class Restricted(gymnasium.Env):
-    """Allows one of three actions, and says which."""
-
-    observation_space = Dict(action_mask=Box(0, 1, (3,), np.int8))
-    action_space = Discrete(3)
-
-    def __init__(self, context: Any) -> None:
-        pass
-
-    def reset(self, **_: Any) -> Any:
-        self.steps = 0
-        return {"action_mask": np.array([0, 1, 0])}, {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
-
-
-class Unused(TorchRLModule):
-    """Stands for a network: a random policy asks none."""
-
-    def _forward(self, batch: Any, **_: Any) -> Any:
-        raise AssertionError
-
-
-def test_a_random_policy_plays_what_is_allowed() -> None:
-    space = script_spec(evaluation={"episodes": 3, "max_episode_steps": 100})
-    spaces = {"observation_space": Restricted.observation_space, "action_space": Restricted.action_space}
-    config = plain().environment(Restricted, **spaces)
-    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
-    result = evaluate(Experiment(config=config), None, space)
-    assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)
