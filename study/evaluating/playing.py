@@ -1,7 +1,7 @@
 """`python -m study evaluate`: chooses a policy, plays it, films it. Imports RLlib and torch last."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from study.adopted.loading import PATIENCE_S, adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
-from study.evaluating.film import EPISODES, Film, check_target, show
-from study.harmless import one_line
+from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
 from study.options import say_that_it_runs, wrong_option
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
@@ -27,7 +26,8 @@ from study.text import count, spans
 from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Scene
+    import gymnasium
+
     from study.trial.experiment import Experiment
 
 
@@ -269,14 +269,15 @@ def evaluate_policy(
 
     experiment, spec = _experiment_of(policy, spec)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-    with nullcontext() if film is None else _scene(experiment, spec) as scene:
+    env = None if film is None else _drawing(experiment, spec)
+    with nullcontext() if env is None else closing(env):
         keep = 0 if film is None else EPISODES
         result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
         evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
         on_numbers(evaluated)
-        if scene is None or film is None:
+        if env is None or film is None:
             return evaluated
-        return replace(evaluated, film=show(scene, result, film=film))
+        return replace(evaluated, film=show(env, result, film=film))
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
@@ -307,30 +308,16 @@ def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment",
     return experiment_of(spec, spaces=spaces), spec
 
 
-@contextmanager
-def _scene(experiment: "Experiment", spec: StudySpec) -> "Iterator[Scene]":
-    """Yield the environment, ready to draw; one of a script is made with `render_mode` in its `env_config`.
+def _drawing(experiment: "Experiment", spec: StudySpec) -> "gymnasium.Env":
+    """Return the environment, which draws; one of a script is made with `render_mode` in its `env_config`."""
+    from study.trial.engine.envs.environments import make_env
+    from study.trial.evaluation import environment_of
 
-    Raises:
-        SpaceError: It does not draw so.
-    """
-    from study.trial.engine.envs.frames import DRAWS, hide_display, open_scene, scene_of
-    from study.trial.evaluation import drawing_environment
-
-    if experiment.judged is not None:
-        scene = open_scene(experiment.judged)
-    else:
-        hide_display()
-        try:
-            env = drawing_environment(experiment.config, DRAWS)
-        except Exception as error:
-            rule = f"'{spec.environment.id}' must take render_mode={DRAWS!r} in its env_config"
-            got = f"{type(error).__name__}: {one_line(str(error), 200)}"
-            fix = "Leave the option out, or give the environment that render mode."
-            raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
-        scene = scene_of(env, spec.environment.id)
-    with closing(scene.env):
-        yield scene
+    judged = experiment.judged
+    return drawing(
+        lambda: make_env(judged, render_mode=DRAWS) if judged else environment_of(experiment.config, render_mode=DRAWS),
+        spec.environment.id,
+    )
 
 
 def _film_file(policy: ChosenPolicy, video: str) -> Path:

@@ -26,7 +26,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.wrappers import TransformReward
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
@@ -224,7 +223,9 @@ class _Lane(gymnasium.Wrapper):
             episode.actions.append(copy.deepcopy(action))
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         self._see(observation)
-        episode.total += counted(reward)
+        # NumPy's sum takes as long as many an environment's step.
+        several = sum(reward.values()) if isinstance(reward, Mapping) else reward
+        episode.total += float(several if isinstance(several, (float, int)) else np.sum(several))
         if not math.isfinite(episode.total):
             raise self._failed("rewards must be finite", str(reward))
         ended = any(flag.get(ALL) if isinstance(flag, Mapping) else flag for flag in (terminated, truncated))
@@ -259,15 +260,6 @@ class _Lane(gymnasium.Wrapper):
         """Number of the episode, and of the steps that were taken in it."""
         assert self.episode is not None
         return self.episode.number, self.episode.steps
-
-
-def counted(reward: Any) -> float:
-    """Return the reward of a step: of several agents the sum."""
-    if isinstance(reward, (float, int)):  # nearly always; NumPy's sum takes as long as many an environment's step
-        return float(reward)
-    if isinstance(reward, Mapping):
-        return float(sum(reward.values()))
-    return float(np.sum(reward))
 
 
 # --- played here -----------------------------------------------------------------------------------------------------
@@ -413,11 +405,12 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         runner.stop()
 
 
-def drawing_environment(config: AlgorithmConfig, render_mode: str) -> gymnasium.Env:
-    """Return an environment of a configuration that draws, with one number as its reward."""
+def environment_of(config: AlgorithmConfig, **env_config: Any) -> gymnasium.Env:
+    """Return an environment of a configuration as its evaluations have it, with more in its `env_config`."""
     playing = _of_evaluation(config)
-    playing.env_config = {**playing.env_config, "render_mode": render_mode}
-    return TransformReward(make_environment(playing), counted)
+    playing.env_config = {**playing.env_config, **env_config}
+    env: gymnasium.Env = make_environment(playing)
+    return env
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

@@ -7,7 +7,6 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from study.records.records import Evaluation, Iteration
-from tests.e2e.clusters import Cluster
 from tests.e2e.commands import command, records, run, study
 
 pytestmark = pytest.mark.minutes
@@ -53,28 +52,6 @@ def connect(env=None, spaces=None, device=None):
     assert os.environ["DIFFICULTY"] == "hard"
     assert os.path.exists("lib/parts.py"), "relative names begin in the folder of the command"
     return MeanStdFilter()
-"""
-
-JOINED = """
-import os
-
-import gymnasium
-import ray
-from ray import tune
-from ray.rllib.algorithms.ppo import PPOConfig
-
-os.environ["OF_THE_SCRIPT"] = "yes"
-
-
-def make(context):
-    assert (os.environ["OF_THE_SCRIPT"], os.environ["OF_RAY"]) == ("yes", "3")
-    return gymnasium.make("CartPole-v1", max_episode_steps=7)
-
-
-ray.init(runtime_env={"env_vars": {"OF_RAY": "3"}})
-tune.register_env("short", make)
-config = PPOConfig().environment("short").training(train_batch_size_per_learner=200, minibatch_size=100, num_epochs=1)
-config.build_algo().train()
 """
 
 SPACE = """
@@ -128,22 +105,3 @@ def test_the_trial_s_values_are_printed_as_calls_and_as_a_space(place):
     (place / "again.yaml").write_text(run(study("export", "studies/own", "--format", "yaml"), place).stdout)
     planned = run(command("--space", "again.yaml", "--dry-run"), place)
     assert planned.returncode == 0, planned.stderr
-
-
-def test_on_a_joined_cluster_trials_have_the_variables_that_the_script_gives_them(tmp_path):
-    (tmp_path / "my_train.py").write_text(JOINED)
-    small = ("budget.env_steps=800", "evaluation.episodes=3", "evaluation.num_evaluations=1")
-    words = command("--config", "my_train.py", "--runners", 1, "--trials", 1, "--name", "joined")
-    words += [word for change in small for word in ("--set", change)]
-    cluster = Cluster()
-    try:
-        cluster.start_head(num_cpus=3)
-        done = run([*cluster.settings, *words, "--address", cluster.address], tmp_path)
-    finally:
-        cluster.stop()
-    assert done.returncode == 0, done.stdout + done.stderr
-    (recorded,) = [each for each in records(tmp_path / "studies" / "joined") if isinstance(each, Evaluation)]
-    assert recorded.returns == [7.0] * 3
-    again = run(study("evaluate", "studies/joined", "--trial", 0, "--json"), tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["as_recorded"]

@@ -291,10 +291,3 @@ def test_a_policy_that_envpool_trained_is_judged_by_gymnasium(env_id: str) -> No
     own, _, _ = build(env_id)
     assert judged_in(space.evaluated_environment) == own.evaluated_environment
     assert evaluate_module(module, space, config=config).returns == evaluate_module(module, own, config=config).returns
-
-
-@pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
-@pytest.mark.parametrize("changes", [{"environment__id": "Catch-v0"}, {"environment__kwargs": {"render_mode": "x"}}])
-def test_what_gymnasium_does_not_have_is_judged_by_envpool(changes: dict[str, Any]) -> None:
-    environment = spec(**{"environment__id": "CartPole-v1", "environment__backend": "envpool", **changes}).environment
-    assert judged_in(environment) == environment

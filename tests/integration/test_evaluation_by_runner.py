@@ -15,7 +15,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.errors import TrialError
@@ -206,30 +205,6 @@ def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: st
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         assert cause not in chain, "whoever follows the causes comes to an end"
         chain.append(cause)
-
-
-class Ported(Recalls):
-    """Takes its port out of the configuration, and listens on one of its own: two environments must not share it."""
-
-    taken: set[int] = set()  # noqa: RUF012
-
-    def __init__(self, context: Any) -> None:
-        super().__init__({})
-        self.port = context.pop("port") + 100 * context.worker_index + context.vector_index
-        assert self.port not in self.taken, "a port is used twice"
-        self.taken.add(self.port)
-
-    def close(self) -> None:
-        self.taken.discard(self.port)
-
-
-def test_every_environment_has_its_own_number_and_configuration_beside_those_of_the_training() -> None:
-    config = configured(Ported, env_config={"port": 5000}).env_runners(num_env_runners=2)
-    Ported.taken.clear()
-    state = state_in(config)
-    trained = [Ported(EnvContext({"port": 5000}, worker_index=worker)) for worker in (0, 1, 2)]
-    assert len(played(config, state, spec(evaluation__episodes=20)).returns) == 20
-    assert len(Ported.taken) == len(trained), "the training keeps its own"
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------

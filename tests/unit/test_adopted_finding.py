@@ -251,11 +251,6 @@ def test_the_script_s_own_code_is_among_its_settings(read):
     assert facts.runner_obstacle
 
 
-def test_an_evaluation_beside_the_training_is_set_aside(read):
-    code = PPO + "config.evaluation(evaluation_num_env_runners=1, evaluation_parallel_to_training=True, "
-    assert read(code + "evaluation_interval=1, evaluation_duration='auto')").facts.algorithm == "PPO"
-
-
 BAD = {  # the problem, and for a fault of a line which one -> script
     (2, "must come to its training, got ValueError: no data here"): "x = 1\nraise ValueError('no data here')",
     (1, "got SyntaxError"): "def x(:\n",
@@ -267,7 +262,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     (1, "must come to its training, got Late: it was not there within 1 s"): "while True: pass",
     (6, "without a running Ray"): PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
     (5, "begin with new networks"): PPO + "algo = config.build_algo()\nalgo.restore_from_path('x')\nalgo.train()",
-    (2, "must hold its configuration"): "from ray import tune\ntune.Tuner.restore('x', 'PPO').fit()",
     (None, r"must hold a configuration .* Fix: Write a function"): "def get_config(): return 1",
     (None, r"must name one of several .*, got config, other.* Fix: .*my_train\.py:config"): PPO
     + "other = config.copy()",
@@ -277,11 +271,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
     (None, "must sample from an environment"): "from ray.rllib.algorithms.bc import BCConfig\n"
     "config = BCConfig().offline_data(input_=['x'])",
-    (None, "must name its environment"): "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
-    (None, "must make environments one by one"): PPO
-    + "from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv\n"
-    "config.environment(lambda context: CartPoleVectorEnv(num_envs=context['num_envs']))\n"
-    "config.env_runners(gym_env_vectorize_mode='vector_entry_point', num_envs_per_env_runner=3)",
     (None, "the environment 'NoSuchEnv-v0' must be made and reset"): PPO + "config.environment('NoSuchEnv-v0')",
     (None, "the environment 'Env' must have both spaces"): PPO + "import gymnasium\nclass Env(gymnasium.Env):\n"
     "    def __init__(self, config): pass\n    def reset(self, **_): return 0, {}\nconfig.environment(Env)",
@@ -289,7 +278,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
     (None, "minibatch_size <= train_batch_size"): PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
-    (None, "RLlib must accept the values"): PPO + "def validate(): 1 / 0\nconfig.validate = validate",
 }
 
 

@@ -107,15 +107,6 @@ def test_the_best_policy_is_that_of_the_answer_also_where_scores_are_equal(steps
     assert best_policy(spec(), ledger((0, 1, None, "failed"))) == (None, 0)
 
 
-def test_without_scores_the_best_policy_has_the_highest_return():
-    some = Ledger()
-    for number, runners, final in ((0, 1, -90.0), (1, 4, -200.0)):
-        some.apply(synthetic.started(number, runners=runners), 0.0)
-        summary = {**synthetic.ended(number).summary, "score": None, "final_return": final}
-        some.apply(replace(synthetic.ended(number), summary=summary, checkpoint="there"), 1.0)
-    assert best_policy(spec(), some)[0].trial == 0
-
-
 def test_the_best_policy_of_a_hold_up_study_is_one_of_the_winner_s_confirmations():
     holdup = holdup_spec()
     target = holdup.holdup.target_scale

@@ -114,12 +114,10 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
 
 def test_a_runner_that_has_yet_to_deliver_is_not_lost() -> None:
     """Of three runners, one delivers in this iteration, one did before, and one has not yet."""
-    earlier = sample(2, 2.0, peak_rss_mb=450.0)
-    now = sample(1, 2.0, peak_rss_mb=430.0)
+    earlier, now = sample(2, 2.0, peak_rss_mb=450.0), sample(1, 2.0, peak_rss_mb=430.0)
     spans = replace(step((now,)), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=1.0)
     found = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)))
-    assert found["num_healthy_env_runners"] == 3
-    assert found["peak_rss_mb"] == 500.0 + 430.0 + 450.0
+    assert (found["num_healthy_env_runners"], found["peak_rss_mb"]) == (3, 500.0 + 430.0 + 450.0)
     assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 
 
