@@ -224,8 +224,8 @@ class _Lane(gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         self._see(observation)
         # NumPy's sum takes as long as many an environment's step.
-        several = sum(reward.values()) if isinstance(reward, Mapping) else reward
-        episode.total += float(several if isinstance(several, (float, int)) else np.sum(several))
+        gained: Any = sum(reward.values()) if isinstance(reward, Mapping) else reward
+        episode.total += float(gained if isinstance(gained, (float, int)) else np.sum(gained))
         if not math.isfinite(episode.total):
             raise self._failed("rewards must be finite", str(reward))
         ended = any(flag.get(ALL) if isinstance(flag, Mapping) else flag for flag in (terminated, truncated))

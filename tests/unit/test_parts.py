@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
@@ -19,13 +18,12 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.experiment import Experiment, pickled, unpickled
+from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics
 from study.trial.parts import learner_obstacle, runner_obstacle
 from tests.script_facts import facts, script_spec
@@ -221,10 +219,6 @@ class OwnRunner(SingleAgentEnvRunner):
     pass
 
 
-class OwnAgents(MultiAgentEnvRunner):
-    pass
-
-
 class Foreign(EnvRunner):
     pass
 
@@ -233,7 +227,7 @@ def read(config: AlgorithmConfig) -> ScriptFacts:
     return facts_of(config, source=Path(__file__), found_as="test", stop={})
 
 
-@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (OwnAgents, False), (Foreign, False)])
+@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (Foreign, False)])
 def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, samples: bool) -> None:
     config = own_script().env_runners(env_runner_cls=runner)
     assert bool(list(refusals(config))) is not samples
@@ -256,15 +250,6 @@ def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
     overrides = {"a": PPOConfig.overrides(lr=[[0, 0.1], [100, 0.0]])}
     found = read(config.rl_module(algorithm_config_overrides_per_module=overrides).training(lr=[[0, 0.1], [9, 0.0]]))
     assert (found.overridden, found.schedules) == (["lr"], ["entropy_coeff"])
-
-
-def test_a_configuration_travels_with_its_environments() -> None:
-    class Local(gymnasium.Env):
-        pass
-
-    again = unpickled(pickled(own_script().environment("mine"), environments={"mine": lambda context: Local()}))
-    assert again.env == "mine"
-    assert again.callbacks_class.__name__ == "OwnCallbacks"
 
 
 def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_takes() -> None:
