@@ -38,16 +38,10 @@ _LOGGER = logging.getLogger("study.fast")
 def apply(
     experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
-    """Return the complete, validated configuration of one trial.
+    """Return the complete, validated configuration of one trial, with the attributes `ADDED` beside RLlib's options.
 
-    Beside RLlib's options it has these attributes:
-
-    - `env_id`: `environment.id` of the space; `script`: the script's file, or empty.
-    - `lane_layout`: The lanes of the trial and the processes that step them.
-    - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
-    - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
-    - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
+    `fallbacks` has one line for each of our parts that could not serve, and was replaced by RLlib's; `differences`
+    RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
     Args:
         experiment: What is trained; not changed.
@@ -213,15 +207,12 @@ def _set_runner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec
 
 
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
-    """Set the class that learns; note why it is not the fused one where the space asks for that.
+    """Set the class that learns; return why it is not the fused one, and note it where the space asks for that.
 
     Args:
         config: Complete.
         obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
-        asked: `learner` of the space.
-
-    Returns:
-        None where it is the fused one, else why not; empty where the space asks for RLlib's.
+        asked: `learner` of the space. Where it is RLlib's, an empty text is returned.
 
     Raises:
         TrialError: The space asks for the fused one, and this process cannot have it.
@@ -252,8 +243,7 @@ def fast(config: AlgorithmConfig) -> AlgorithmConfig:
     by the logger `study.fast`, with the reason. Evaluations of RLlib's own (`evaluation_interval`) keep its runner.
 
     Args:
-        config: Of PPO, as you would train with it: complete, since what is set afterwards is not looked at. Not
-            changed.
+        config: Of PPO, complete, since what is set afterwards is not looked at. Not changed.
 
     Raises:
         SpaceError: It is of another algorithm: none of its parts can be replaced here.

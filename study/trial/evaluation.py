@@ -83,9 +83,8 @@ def evaluate(
 
     Args:
         experiment: What was trained.
-        state: Of `study.trial.policy`; None plays actions of the action space's own sampling, each of which depends on
-            seed, episode and step alone. That is uniform over Discrete and MultiDiscrete, and over a Box between its
-            bounds; where a Box has none, Gymnasium draws normal or exponential numbers.
+        state: Of `study.trial.policy`; None plays actions of the action space's own sampling (`Space.sample`), each of
+            which depends on seed, episode and step alone.
         spec: The space.
         keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
@@ -93,7 +92,7 @@ def evaluate(
     Raises:
         RecordError: The numbers of `state` are of another network.
         TrialError: A reward or an output of the policy is not finite, the environment, a connector, a module or a
-            callback raised, there is no such agent, or it took longer than `resources.sample_timeout_s`.
+            callback raised, or it took longer than `resources.sample_timeout_s`.
     """
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
     started, episodes = time.perf_counter(), _Episodes(spec, keep_actions=keep_actions, first=first_episode)

@@ -154,14 +154,8 @@ def make_environment(
 ) -> Any:
     """Return one environment of a configuration, made as RLlib makes it, with an `env_config` of its own.
 
-    Args:
-        config: The configuration.
-        environments: What makes those that a script has registered and Ray does not know here.
-        worker_index: Number of the runner for which it is made.
-        vector_index: Its number in that runner.
-
-    Raises:
-        Exception: Whatever making it raises.
+    `environments` makes those that a script has registered and Ray does not know here. The two numbers are those of the
+    runner, and of the environment in it. Whatever making it raises passes through.
     """
     workers = max(config.num_env_runners or 0, 1)
     context = EnvContext(config.env_config, worker_index=worker_index, vector_index=vector_index, num_workers=workers)

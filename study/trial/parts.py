@@ -38,7 +38,9 @@ def _names(*lines: str) -> frozenset[str]:
 
 
 ADDED = _names("env_id script lane_layout hosted_runner_cls standardization optimizer fallbacks differences")
-"""Attributes that a study adds to a configuration; see `study.trial.configuration.apply`."""
+"""Attributes that a study adds to a configuration: `script`: its file, or empty; `lane_layout`: the lanes and the
+processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds; `standardization`:
+`steps`, `rllib` or `none`, what advantages are standardised over; the others see `study.trial.configuration.apply`."""
 
 _OUR_PARTS = _names(
     "env_runner_cls _learner_class num_gpus_per_env_runner custom_resources_per_env_runner",

@@ -194,61 +194,10 @@ def test_environments_registered_in_the_script_travel_with_it(read):
         assert creator({"length": 5}).get_wrapper_attr("length") == 5
 
 
-ONE_WORLD = """
-import gymnasium
-import numpy as np
-from ray.rllib.algorithms.ppo import PPOConfig
-
-class OneWorld(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    world = {"at": 0}
-    def __init__(self, config):
-        self.place = self.world if config["shared"] else {}
-    def reset(self, *, seed=None, options=None):
-        self.place["at"] = 0
-        return np.zeros(1, np.float32), {}
-    def step(self, action):
-        self.place["at"] += 1
-        return np.array([self.place["at"]], np.float32), 1.0, self.place["at"] >= 20, False, {}
-
-config = PPOConfig().environment(OneWorld, env_config={"shared": SHARED})
-"""
-
-
-@pytest.mark.parametrize(("shared", "sharing"), [(False, "harmless"), (True, "wrong")])
-def test_environments_that_keep_state_in_their_process_are_noticed(read, shared, sharing):
-    assert read(ONE_WORLD.replace("SHARED", str(shared))).facts.sharing == sharing
-
-
-def test_the_script_s_own_code_is_among_its_settings(read):
-    code = """
-        from ray.rllib.algorithms.ppo import PPOConfig
-        from ray.rllib.callbacks.callbacks import RLlibCallback
-        from ray.rllib.connectors.env_to_module import MeanStdFilter
-        from ray.rllib.examples.rl_modules.classes.tiny_atari_cnn_rlm import TinyAtariCNN
-        from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-        from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-        class Mine(RLlibCallback): pass
-        class OwnLearner(PPOTorchLearner): pass
-        config = (PPOConfig().environment("CartPole-v1").callbacks(Mine, on_episode_end=lambda **kw: None)
-            .env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
-            .rl_module(rl_module_spec=RLModuleSpec(module_class=TinyAtariCNN))
-            .fault_tolerance(restart_failed_sub_environments=True)
-            .training(lr=[[0, 1e-3], [1000, 1e-4]]).learners(learner_class=OwnLearner))
-    """
-    facts = read(code).facts
-    assert facts.settings.pop("env_to_module_connector").startswith("<function")
-    assert facts.settings.pop("callbacks_on_episode_end").startswith("<function")
-    assert facts.settings.pop("rl_module_spec").startswith("sha256:")
-    assert facts.settings == {
-        "callbacks_class": "<class '__main__.Mine'>",
-        "learner_class": "<class '__main__.OwnLearner'>",
-        "lr": "[[0, 0.001], [1000, 0.0001]]",
-        "restart_failed_sub_environments": "True",
-    }
-    assert facts.schedules == ["lr"] and "lr" not in facts.values
-    assert facts.runner_obstacle
+@pytest.mark.parametrize(("name", "sharing"), [("Plain", "harmless"), ("OneWorld", "wrong")])
+def test_environments_that_keep_state_in_their_process_are_noticed(read, name, sharing):
+    code = f"from tests.environments import {name}\nconfig.environment(lambda context: {name}())\n"
+    assert read(PPO + code).facts.sharing == sharing
 
 
 BAD = {  # the problem, and for a fault of a line which one -> script

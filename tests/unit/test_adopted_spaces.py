@@ -89,12 +89,9 @@ def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
 
 
 def test_a_stop_criterion_of_another_environment_is_no_target():
-    stop = {"training_iteration": 500, "env_runners/episode_return_mean": 400.0}
-    elsewhere = {"evaluation_config": "{env: Easy-v0}"}
-    known = facts(stop=stop, algorithm="SAC", base_algorithm="SAC", settings=elsewhere)
-    assert "target" not in space_text(known, config="my_train.py")
-    same = facts(stop=stop, settings={"evaluation_config": "{explore: False}"})
-    assert read_back(space_text(same, config="my_train.py"), same).environment.target == 400
+    for judged, target in (("{env: Easy-v0}", None), ("{explore: False}", 400)):
+        known = facts(stop={"env_runners/episode_return_mean": 400.0}, settings={"evaluation_config": judged})
+        assert read_back(space_text(known, config="my_train.py"), known).environment.target == target
 
 
 SCRIPT = """
@@ -111,13 +108,8 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         written = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:config", "--runners", "1,2"])
         assert written.exit_code == 0, written.output
         (tmp_path / "my_space.yaml").write_text(written.stdout)
-        several = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py"])
-        assert "config, other" in str(several.exception)
-        assert "Fix: Name one of them: my_train.py:config." in str(several.exception)
         planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
-        straight = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:other", "--runners", "1,2"])
-        assert straight.exit_code == 0, straight.output
 
 
 @pytest.mark.parametrize(
