@@ -1,6 +1,5 @@
 """Which configurations our runner and learner do the same for; nothing unknown passes. And what is set in a trial."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,14 +204,6 @@ def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_differen
     schedule = base.copy(copy_frozen=False).training(lr=[[0, 0.1], [99, 0.01]])
     without = facts(**{**found.model_dump(), "values": {**values, "lr": None}, "schedules": ["lr"]})
     assert adopted(schedule, found=without, lr=0.002, lr_end_fraction=0.5).lr == [[0, 0.002], [800, 0.001]]
-
-
-def test_what_does_not_equal_its_copy_is_no_difference_and_a_local_runner_is_one() -> None:
-    config = adopted(own_script().callbacks(functools.partial(OwnCallbacks)))
-    assert "callbacks_class" not in config.differences
-    config = adopted(own_script().env_runners(create_local_env_runner=False))
-    assert config.create_local_env_runner
-    assert config.differences["create_local_env_runner"] == ["False", "True"]
 
 
 class OwnRunner(SingleAgentEnvRunner):
