@@ -158,7 +158,7 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
             "got restart_failed_env_runners=True",
         ),
         ({"env_runners": {"create_local_env_runner": False}}, "rllib", "got create_local_env_runner=False"),
-        ({"framework": {"framework": "tf2"}}, "rllib", "got framework_str=tf2"),
+        ({"framework": {"framework": "tf2"}}, "rllib", "got framework=tf2"),
     ],
 )
 def test_a_wrong_override_says_what_is_wrong(rllib: dict[str, Any], place: str, words: str) -> None:
