@@ -27,7 +27,7 @@ from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import StockEnvRunner, StockMultiAgentEnvRunner
-from study.trial.experiment import Experiment, alone_in_its_process, with_spaces
+from study.trial.experiment import Experiment, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import ADDED, learner_obstacle, runner_obstacle, same
@@ -75,8 +75,6 @@ def _applied(
         num_envs_per_env_runner=int(setting["num_envs_per_env_runner"]),
         num_processes=runners if execution == "real" else min(emulating, runners),
     )
-    if spec.environment.process == "own" and layout.most_lanes == 1:
-        config.env = alone_in_its_process(str(config.env))
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
     _set_processes(config, spec, layout, execution=execution, seed=seed)

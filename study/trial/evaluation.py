@@ -267,7 +267,7 @@ class _Lane(gymnasium.Wrapper):
 def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
     makers = _makers(experiment)
-    most = 1 if state is None else MAX_LANES if experiment.judged is not None else _side_by_side(experiment, spec)
+    most = 1 if state is None else _side_by_side(experiment, spec)
     with contextlib.ExitStack() as made:
         envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
         finite = experiment.judged is not None or state is not None
@@ -283,7 +283,9 @@ def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes
 
 
 def _side_by_side(experiment: Experiment, spec: StudySpec) -> int:
-    """Return how many environments of a script may be in one process."""
+    """Return how many environments are in this process."""
+    if spec.environment.process == "own" or experiment.judged is not None:
+        return 1 if spec.environment.process == "own" else MAX_LANES
     shares = spec.script is None or spec.script.sharing == "harmless"
     return MAX_SIDE_BY_SIDE if shares else int(experiment.config.num_envs_per_env_runner)
 
@@ -365,7 +367,7 @@ def _play_by_runner(experiment: Experiment, state: State | None, spec: StudySpec
     assert state is not None
     if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
         config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
-    num_envs = min(MAX_LANES if experiment.judged else _side_by_side(experiment, spec), len(episodes.all))
+    num_envs = min(_side_by_side(experiment, spec), len(episodes.all))
     with runner_of(config, num_envs=num_envs, explore=explore) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped

@@ -12,15 +12,19 @@ from study.planning.needs import execution_of
 from study.records.records import TrialRequest
 from study.space.domains import smallest
 from study.space.parameters import SCALE
+from study.space.rules import tables
 from study.space.settings import runnable
 from study.space.spec import Execution, StudySpec
 from study.trial.engine.envs.probing import Spaces, in_own_processes, sharing_of
 
 
-def with_lasting_process(spec: StudySpec, *, note: Callable[[str], None]) -> StudySpec:
+def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], None]) -> StudySpec:
     """Return the spec of a new study with what `environment.process: auto` stands for; its environment is tried.
 
-    `note` is called with a line where environments get processes of their own, or where that is not known.
+    `note` is called with a line where no two environments may share a process, or where that is not known.
+
+    Raises:
+        SpaceError: None may share a process, and the study would let several do so.
     """
     sharing = sharing_of(spec.environment) if spec.environment.process == "auto" else "harmless"
     if sharing == "unknown":
@@ -31,11 +35,13 @@ def with_lasting_process(spec: StudySpec, *, note: Callable[[str], None]) -> Stu
         )
     if sharing != "wrong":
         return spec
+    own = in_own_processes(spec)
+    if faults := [*tables(own)]:
+        raise SpaceError(source, faults)
     note(
-        f"'{spec.environment.id}' plays another episode where a second one is in its process: every environment gets a "
-        "process of its own, in sampling, emulation and evaluation (environment.process: own)."
+        f"'{spec.environment.id}' plays another episode where a second one is in its process, so that no two share one."
     )
-    return in_own_processes(spec)
+    return own
 
 
 def with_lasting_learner(
