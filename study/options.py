@@ -103,7 +103,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
         SpaceError: The script, or an option, is wrong.
     """
     from study.adopted.loading import read_script, script_file
-    from study.adopted.writing import not_varied, space_text
+    from study.adopted.writing import remarks, space_text
 
     numbers = [] if runners is None else runners.split(",")
     scales = sorted({int(part) for part in numbers if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
@@ -114,7 +114,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
     adopted = read_script(config, args=given, where="--config")
-    for remark in not_varied(adopted.facts):
+    for remark in remarks(adopted.facts):
         say(terminal(error=True), remark)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -189,7 +189,7 @@ class _Session:
         """Return what the trials need on the nodes of a joined cluster."""
         if self.adopted is None:
             return runtime_env(own_modules(self.spec.environment))
-        return runtime_env(self.adopted.modules, self.adopted.variables, folder=self.adopted.folder)
+        return runtime_env(self.adopted.modules, self.adopted.variables)
 
     def _check_overrides(self, shape: ClusterShape | None) -> None:
         if self.spec.rllib and self.spaces is not None:
