@@ -82,6 +82,7 @@ def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str 
     versions = provenance.get("versions") or {}
     physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
     environment = _whole(spec.get("environment"), EnvironmentSpec) or {}
+    environment = environment and {"action_repeat": 1, **environment}  # earlier versions could repeat actions
     return {
         "algorithm": spec.get("algorithm"),
         "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment}

@@ -19,10 +19,9 @@ from typing import Any, Literal, NamedTuple
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.derived import cut_records
+from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.lock import at_work
 from study.records.records import StudyOpened, read_lines
 from study.space.spec import StudySpec
 from study.text import count
@@ -160,8 +159,6 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
             raise error from None
         problems = (f"{error} What follows is the state after the {read:,} records before it.",)
     driver = _driver(folder, ledger)
-    if not problems and driver in ("gone", "ended") and (cut := cut_records(folder, ledger)) is not None:
-        problems = (str(cut),)
     now, rows = time.time() if moment is None else moment, list(ledger.rows.values())
     running = [row for row in rows if row.status == "running"] if driver == "working" else []
     staged, planned = bool(identity.spec.get("holdup")), max(ledger.num_trials, len(rows))

@@ -17,10 +17,9 @@ from analysis.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
 from study.errors import AnalysisError, RecordError, SpaceError
 from study.metrics import METRICS
-from study.records.derived import cut_records
+from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity, meant_by
 from study.records.ledger import Ledger, TrialRow, fold_lines
-from study.records.lock import at_work
 from study.records.records import Iteration, Line, StudyOpened, TrialBuilt, TrialStarted, read_lines
 from study.space.parameters import PARAMETERS
 from study.space.sections import LEARNERS
@@ -113,8 +112,6 @@ def from_folder(path: str | Path) -> StudyData:
     if not found.provenances:
         rule, got = "a study needs a session", f"none yet ({found.num_lines} other records)"
         raise AnalysisError(where=where, rule=rule, got=got, fix=fix)
-    if not at_work(folder.path) and (cut := cut_records(folder, found.ledger)) is not None:
-        problems.append(str(cut))
     runs = found.runs(identity)
     return StudyData(
         name=identity.name,

@@ -129,7 +129,7 @@ def model_rows(selection: Selection) -> Iterator[Row]:
         text, least, largest = mine["fingerprint"].mode().iloc[0], scales[0], scales[-1]
         here = selection.runs[selection.runs["fingerprint"].isin(mine["fingerprint"])].dropna(subset=["num_cpus"])
         cpus = here.groupby("num_env_runners")["num_cpus"].min().astype(float)
-        place = {"workload": selection.names[text], "engine": engine_in(text)}
+        place: dict[str, Any] = {"workload": selection.names[text], "engine": engine_in(text)}
         place |= {"train_batch_size": int(cell["train_batch_size"].iloc[0])}
 
         def at(scale: int) -> Row:

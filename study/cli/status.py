@@ -141,7 +141,7 @@ def _running(status: Status, width: int) -> Table:
             str(row.seed),
             duration(max(status.moment - row.started, 0.0)),
             "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
-            number(row.sums.env_steps_per_s(), ",.0f"),
+            number(row.env_steps_per_s(), ",.0f"),
             (("" if row.provisional else row.timing) or "not settled")
             + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
         )

@@ -150,6 +150,9 @@ def evaluate_policy(
     from study.trial.weights import read_state
 
     experiment, spec = _experiment_of(policy, spec)
+    if film is not None and spec.environment.process == "own":
+        rule, fix = "a film needs a second environment in one process", "Leave the option out."
+        raise wrong_option("--video", rule=rule, got="environment.process: own", fix=fix)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)
     with nullcontext() if film is None else _scene(experiment, spec) as scene:
         keep = 0 if film is None else EPISODES

@@ -15,7 +15,7 @@ from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import Execution, StudySpec
 from study.trial.engine import extensions
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.experiment import Experiment, alone_in_its_process, with_spaces
+from study.trial.experiment import Experiment, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import ADDED, same, set_learner, set_runner
@@ -62,8 +62,6 @@ def _applied(
 ) -> AlgorithmConfig:
     config = experiment.config.copy(copy_frozen=False)
     layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
-    if spec.environment.process == "own" and layout.most_lanes == 1:
-        config.env = alone_in_its_process(str(config.env))
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
     _set_processes(config, spec, layout, execution=execution, seed=seed)

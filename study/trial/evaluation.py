@@ -104,6 +104,7 @@ def evaluate(
     episodes = _Episodes(spec, keep_actions=keep_actions, first=first_episode)
     shares = judged is not None or spec.script is None or spec.script.sharing == "harmless"
     most = MAX_LANES if judged is not None else MAX_SIDE_BY_SIDE if shares else int(config.num_envs_per_env_runner)
+    most = 1 if spec.environment.process == "own" else most
     module = module_of(experiment, state) if state is not None and _is_plain(experiment) else None
 
     def play() -> None:

@@ -276,14 +276,6 @@ def _registered(factory: EnvFactory) -> str:
     return name
 
 
-def alone_in_its_process(name: str) -> str:
-    """Return the name of an environment as a process has it that holds no second one: it needs no further process."""
-    factory = maker_of(name)
-    assert isinstance(factory, EnvFactory)
-    shared = factory.spec.model_copy(update={"process": "shared"})
-    return _registered(dataclasses.replace(factory, spec=shared))
-
-
 # --- what `rllib:` of a space adds -----------------------------------------------------------------------------------
 
 _METHODS = names(

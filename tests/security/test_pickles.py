@@ -25,7 +25,7 @@ needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user 
 
 LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 ALLOWED = {
-    "study/trial/engine/envs/apart.py": {"pickle"},  # what a process of its own says of its environment
+    "study/trial/engine/envs/probing.py": {"pickle"},  # what a process of its own says of its environment
     "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
     "study/trial/weights.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
     "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers

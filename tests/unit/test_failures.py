@@ -6,16 +6,14 @@ import json
 import sys
 import types
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
-import gymnasium
 import pytest
 
 from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.probing import called_apart
 from study.trial.failures import causes, described, original, place_of, was_lost
 from study.trial.trainable import StudyTrial
 from tests.driven import Driven
@@ -24,19 +22,24 @@ from tests.spaces import spec
 PLACE = "(environments.py, line "
 
 
-def raised_by(env: gymnasium.Env) -> Exception:
-    with contextlib.closing(env), pytest.raises(ZeroDivisionError) as caught:
+def play(spec: EnvironmentSpec) -> None:
+    with contextlib.closing(make_env(spec)) as env:
         env.reset(seed=0)
         env.step(env.action_space.sample())
+
+
+def raised_by(call: Callable[[], Any]) -> Exception:
+    with pytest.raises(ZeroDivisionError) as caught:
+        call()
     return caught.value
 
 
 def test_the_line_of_an_environment_is_named_here_and_from_another_process() -> None:
     spec = EnvironmentSpec(id="tests.environments:Raises", kwargs={"at_step": 1})
-    here = described(raised_by(make_env(spec)))
+    here = described(raised_by(lambda: play(spec)))
     assert here.startswith(f"ZeroDivisionError: planted fault at step 1 {PLACE}")
     assert here.endswith(", in happens)")
-    assert described(raised_by(ApartEnv(partial(make_env, spec)))) == here
+    assert described(raised_by(lambda: called_apart(play, spec, limit_s=60.0))) == here
 
 
 def test_the_line_is_found_in_the_text_of_a_remote_traceback() -> None:

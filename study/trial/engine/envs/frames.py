@@ -3,7 +3,6 @@
 The pictures are then those of the very episodes that were counted, and drawing costs the evaluation nothing.
 """
 
-import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from study.errors import SpaceError, StudyError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
-from study.trial.engine.envs.wrappers import Unusable
+from study.trial.engine.envs.lane_envs import Unusable
 from study.trial.failures import described
 
 Frame = npt.NDArray[np.uint8]
@@ -26,7 +25,6 @@ DRAWS = "rgb_array"
 """The render mode of an environment that gives pictures."""
 DEFAULT_FPS = 30.0
 """Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
-_NO_PICTURE = "Leave the option out, or give the environment that render mode."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,28 +38,26 @@ class Scene:
         """Yield the picture and the return so far: at the start, and after each action.
 
         Raises:
-            SpaceError: The environment draws no picture.
+            SpaceError: The environment draws no picture, or fails.
         """
-        self._call("reset", lambda: self.env.reset(seed=seed))
         total = 0.0
-        yield self._picture(), total
-        for action in actions:
-            _, reward, *_ = self._call("step", functools.partial(self.env.step, action))
-            total += float(reward)
-            yield self._picture(), total
+        _drawing(self.env.reset, seed=seed)
+        for action in (None, *actions):
+            if action is not None:
+                total += float(_drawing(self.env.step, action)[1])
+            frame = np.asarray(_drawing(self.env.render))
+            if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+                rule = "a picture must have the shape (height, width, 3) of uint8"
+                raise _refused(rule, f"shape {frame.shape} of {frame.dtype}")
+            yield frame, total
 
-    def _call(self, what: str, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except Exception as error:
-            raise _refused(f"`{what}` must not fail where the environment draws", described(error)) from error
 
-    def _picture(self) -> Frame:
-        frame = np.asarray(self._call("render", self.env.render))
-        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
-            rule, got = "a picture must have the shape (height, width, 3) of uint8", f"shape {frame.shape}"
-            raise _refused(rule, f"{got} of {frame.dtype}")
-        return frame
+def _drawing(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    try:
+        return method(*args, **options)
+    except Exception as error:
+        rule = f"`{getattr(method, '__name__', 'render')}` must not fail where the environment draws"
+        raise _refused(rule, described(error)) from error
 
 
 def open_scene(spec: EnvironmentSpec) -> Scene:
@@ -89,13 +85,11 @@ def scene_of(env: gymnasium.Env, env_id: str) -> Scene:
         SpaceError: It does not draw so; it is closed then.
     """
     modes = env.metadata.get("render_modes") or ()
-    if env.render_mode != DRAWS or DRAWS not in modes:
-        env.close()
-        raise _refused(f"'{env_id}' must have the render mode {DRAWS}", ", ".join(modes) or "none")
     fps = env.metadata.get("render_fps")
-    known = float(fps) if fps and np.isfinite(fps) and fps > 0 else DEFAULT_FPS
-    scene = Scene(env=env, fps=known)
+    scene = Scene(env=env, fps=float(fps) if fps and np.isfinite(fps) and fps > 0 else DEFAULT_FPS)
     try:
+        if env.render_mode != DRAWS or DRAWS not in modes:
+            raise _refused(f"'{env_id}' must have the render mode {DRAWS}", ", ".join(modes) or "none")
         next(scene.replay(0, ()))  # a library that is missing shows with the first picture
     except StudyError:
         env.close()
@@ -112,4 +106,5 @@ def hide_display() -> None:
 
 
 def _refused(rule: str, got: str) -> SpaceError:
-    return SpaceError.of("command line", where="--video", rule=rule, got=got, fix=_NO_PICTURE)
+    fix = "Leave the option out, or give the environment that render mode."
+    return SpaceError.of("command line", where="--video", rule=rule, got=got, fix=fix)
