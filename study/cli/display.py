@@ -12,7 +12,7 @@ from rich.text import Text
 
 from analysis.status import Status, read_status, time_left
 from study.console import say, table, terminal
-from study.engine import engine_of_space
+from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
 from study.planning.plan import Plan
@@ -172,8 +172,7 @@ def show(console: Console, status: Status) -> None:
     shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
     trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
     counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    engine = f". Engine: {status.engine}" if status.num_ended else ""
-    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else "") + engine)
+    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else ""))
     if (left := status.left) is not None:
         say(console, f"About {duration(left.seconds)} left, by the median of n={left.n} trials")
     for problem in status.problems:
@@ -223,6 +222,7 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
         now = read_status(folder.path)
         shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
         show(console, replace(now, advice=shown))
+        say(console, f"Engine: {engines_in_words(row.engine for row in result.rows)}")
     if answer is not None:
         say(console, "")
         print_answer(console, answer)

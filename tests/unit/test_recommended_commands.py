@@ -9,20 +9,15 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy as np
 import pytest
 import typer.main
 
-from analysis.scaling.clock import scaling
-from analysis.scaling.selection import select
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
 from study.space.space_file import SHIPPED
-from study.space.throughput import cells_of
 from tests.examples import example
-from tests.planted import Truth, planted_runs
 from tests.spaces import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,25 +131,3 @@ def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(sentence for table in example(name).tables.values() for sentence in (table.said, *table.notes))
     for line in commands_in(text):
         check(line)
-
-
-def test_a_hold_up_study_names_the_command_that_times_its_setting_at_both_scales():
-    commands = [
-        fact.command for fact in example("example_study").answer().unknown if "--space throughput.yaml" in fact.command
-    ]
-    space = check(*commands)
-    cells = {cell.num_env_runners: cell.setting for cell in cells_of(space)}
-    assert sorted(cells) == [10, 46]
-    chosen = example("example_study").certificate["winner"]["resolved"]["46"]
-    names = ("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner")
-    assert {name: cells[46][name] for name in names} == {name: chosen[name] for name in names}
-
-
-def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
-    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0)).assign(study="x; touch PWN")
-    (refusal,) = scaling(select(runs), "strong", space="quickstart.yaml").refusals
-    assert shlex.split(refusal.command)[5] == "x; touch PWN_missing"
-    space = check(refusal.command)
-    assert sorted(space.scales) == [16, 32]
-    assert space.domain("train_batch_size").choices == [2000, 8000]
-    assert set(space.fixed) >= {"lr", "minibatch_size", "num_epochs"}
