@@ -135,9 +135,8 @@ def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str,
 
 
 @pytest.mark.parametrize("stochastic", [False, True])
-@pytest.mark.parametrize("frame_stack", [1, 2])
-def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool, frame_stack: int) -> None:
-    changes = {"evaluation__stochastic": stochastic, "environment__frame_stack": frame_stack}
+def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool) -> None:
+    changes = {"evaluation__stochastic": stochastic}
     space, config, module = build("tests.environments:Plain", **changes)
     doubles, _, _ = build("tests.environments:OneArray", **changes)
     played = (evaluate_module(module, each, config=config, keep_actions=5).actions for each in (space, doubles))
@@ -272,9 +271,9 @@ def test_random_box_actions_are_uniform_between_their_own_bounds() -> None:
 def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
     changes: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
     assert evaluate_module(None, spec(**changes)).returns == (30.0,) * 3
-    other = spec(**changes, evaluation__kwargs={"length": 12}, environment__action_repeat=4)
+    other = spec(**changes, evaluation__kwargs={"length": 12})
     short = evaluate_module(None, other, keep_actions=1)
-    assert (short.returns, short.num_cut, len(short.actions[0])) == ((12.0,) * 3, 0, 3)
+    assert (short.returns, short.num_cut, len(short.actions[0])) == ((12.0,) * 3, 0, 12)
     cut = evaluate_module(None, spec(**changes, evaluation__max_episode_steps=11))
     assert (cut.returns, cut.num_cut) == ((11.0,) * 3, 3)
     assert cut.seeds == evaluation_seeds(10_000, 3)

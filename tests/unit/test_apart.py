@@ -60,7 +60,7 @@ def test_lanes_of_their_own_processes_play_as_one_alone() -> None:
 
 
 def test_an_environment_apart_is_the_one_that_was_asked_for() -> None:
-    spec = environment("CartPole-v1", frame_stack=2)
+    spec = environment("CartPole-v1")
     with contextlib.closing(ApartEnv(partial(make_env, spec))) as apart, contextlib.closing(EnvFactory(spec)()) as here:
         assert (apart.observation_space, apart.action_space) == (here.observation_space, here.action_space)
         np.testing.assert_array_equal(apart.reset(seed=3)[0], here.reset(seed=3)[0])

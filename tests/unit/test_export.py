@@ -74,11 +74,11 @@ def test_a_study_that_is_not_confirmed_has_nothing_to_export(tmp_path: Path) -> 
 
 
 def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec(environment__frame_stack=2, environment__action_repeat=2)
+    spec = holdup.holdup_spec(environment__process="own")
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    with pytest.raises(AnalysisError, match=r"action_repeat, frame_stack\. Fix: Use `export --format yaml`"):
+    with pytest.raises(AnalysisError, match=r"process\. Fix: Use `export --format yaml`"):
         export_python(folder, 6)
-    assert "frame_stack: 2" in export_yaml(folder, 6)
+    assert "process: own" in export_yaml(folder, 6)
 
 
 def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Path) -> None:

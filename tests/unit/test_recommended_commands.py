@@ -21,8 +21,8 @@ from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
 from study.space.parameters import SCALE
+from study.space.settings import cells_of
 from study.space.space_file import SHIPPED
-from study.space.throughput import cells_of
 from tests.examples import example
 from tests.planted import Truth, planted_runs
 from tests.spaces import cluster

@@ -21,7 +21,7 @@ from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv, EnvPoolLanes
 from study.trial.engine.envs.lane_envs import GymnasiumLanes
-from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
+from study.trial.engine.envs.wrappers import StepLoad, Unusable, observed
 
 ID = "environment.id"
 _ALIKE = 0.7
@@ -96,7 +96,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
         known = copy.copy(gymnasium.spec(spec.id.rpartition(":")[2]))
         known.order_enforce = False
         env = gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **kwargs)
-        return layered(observed(env), spec)
+        return observed(env)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = str(getattr(maker, "__name__", type(maker).__name__))
@@ -108,7 +108,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
-    return layered(observed(env), spec)
+    return observed(env)
 
 
 @functools.lru_cache(maxsize=8)

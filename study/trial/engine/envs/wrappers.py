@@ -1,4 +1,4 @@
-"""What stands between an environment and a learner: conversion, repeated actions, stacks, checks. No Ray, no torch.
+"""What stands between an environment and a learner: conversion and checks. No Ray, no torch.
 
 Observations become float32: images in [0, 1], everything else flat. The same for training and for evaluation.
 """
@@ -11,10 +11,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.wrappers import DtypeObservation, FlattenObservation, FrameStackObservation, TransformObservation
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformObservation
 
 from study.errors import Fault, StudyError
-from study.space.sections import EnvironmentSpec
 
 _BRIGHTEST = 255
 
@@ -81,41 +80,6 @@ def scaled(images: Any) -> npt.NDArray[np.float32]:
     """Return bytes as numbers in [0, 1], in the same shape."""
     numbers: npt.NDArray[np.float32] = np.divide(images, _BRIGHTEST, dtype=np.float32)
     return numbers
-
-
-def layered(env: gymnasium.Env, spec: EnvironmentSpec) -> gymnasium.Env:
-    """Return an environment of float32 observations with what `spec` puts around it.
-
-    Stacked observations stand side by side along the last axis, the newest last; an episode begins with copies.
-    """
-    if spec.action_repeat > 1:
-        env = _Repeated(env, spec.action_repeat)
-    if spec.frame_stack == 1:
-        return env
-    space = env.observation_space
-    low, high = (np.concatenate([bound] * spec.frame_stack, axis=-1) for bound in (space.low, space.high))
-    # Copies: an environment may write its next observation into the same array.
-    stacked = FrameStackObservation(TransformObservation(env, np.array, space), spec.frame_stack)
-    return TransformObservation(
-        stacked, lambda frames: np.concatenate(list(frames), axis=-1), Box(low, high, dtype=np.float32)
-    )
-
-
-class _Repeated(gymnasium.Wrapper):
-    """Takes every action several times, to the end of the episode at the most; rewards are added up."""
-
-    def __init__(self, env: gymnasium.Env, times: int) -> None:
-        super().__init__(env)
-        self._times = times
-
-    def step(self, action: Any) -> Any:
-        total = 0.0
-        for _ in range(self._times):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
-            if terminated or truncated:
-                break
-        return observation, total, terminated, truncated, info
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
