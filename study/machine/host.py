@@ -15,10 +15,9 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import psutil
 
@@ -209,13 +208,6 @@ _NETWORK = (
 """File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
 _NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
 """How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
-_OPTION_OF_SHARED_LOCKS: Mapping[str, str] = MappingProxyType(
-    {"nfs": "local_lock=none", "nfs4": "local_lock=none", "lustre": "flock", "gpfs": "", "ceph": ""}
-)
-"""Network file systems whose locks all hosts see, when they are mounted with the option.
-
-Source: nfs(5), mount.lustre(8).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,25 +216,12 @@ class Mount:
 
     kind: str
     """Such as `ext4` or `nfs4`; empty when unknown."""
-    options: tuple[str, ...] = ()
 
     @property
     def is_network(self) -> bool:
         """Whether other machines serve it."""
         program = self.kind.removeprefix("fuse.")
         return self.kind in _NETWORK or (program != self.kind and program.startswith(_NETWORK_PROGRAMS))
-
-    @property
-    def locks_reach_all_hosts(self) -> bool:
-        """Whether a lock by flock is seen by every host that can write there.
-
-        NFS and Lustre can be mounted with locks that only one host sees, and most file systems in user space have no
-        others.
-        """
-        if self.kind in _OPTION_OF_SHARED_LOCKS:
-            needed = _OPTION_OF_SHARED_LOCKS[self.kind]
-            return "nolock" not in self.options and (not needed or needed in self.options)
-        return bool(self.kind) and not self.is_network and not self.kind.startswith("fuse")
 
 
 def mount_of(path: Path) -> Mount:
@@ -253,7 +232,7 @@ def mount_of(path: Path) -> Mount:
     except OSError:
         return Mount("")
     around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
-    return Mount(around[-1].fstype, tuple(around[-1].opts.split(","))) if around else Mount("")
+    return Mount(around[-1].fstype) if around else Mount("")
 
 
 def short_temporary_folder() -> str:

@@ -4,13 +4,10 @@ Sources: sbatch(1); OAR 2.5 "environment variables"; PBS Professional 2022.1 Use
 """
 
 import os
-import subprocess
 import time
 from collections.abc import Mapping
 
 import msgspec
-
-_SCHEDULER_TIMEOUT_S = 10.0
 
 
 class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +29,6 @@ class BatchJob(msgspec.Struct, frozen=True, kw_only=True):
     """SLURM: CPUs of each host in its short form, `36(x2),18`."""
     ends_at: float | None = None
     """When the scheduler will end it, seconds since the epoch; None where the variables do not say."""
-
-    def is_over(self, other_id: str) -> bool:
-        """Return whether the scheduler of this job says that another job of it is over; False without an answer."""
-        if self.scheduler == "slurm":
-            return slurm_says_over(*_ask("squeue", "--noheader", "--format=%T", "--jobs", other_id))
-        return self.scheduler == "oar" and oar_says_over(*_ask("oarstat", "-s", "-j", other_id))
 
 
 SCHEDULERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -88,27 +79,3 @@ def granted_cpus(variables: Mapping[str, str] = os.environ) -> tuple[int, str] |
         if variables.get(SCHEDULERS[scheduler][0]) and variables.get(name, "").isdigit():
             return int(variables[name]), name
     return None
-
-
-def _ask(*command: str) -> tuple[int, str, str]:
-    """Return exit code, standard output and error; a code of -1 where the scheduler cannot be asked."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_SCHEDULER_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return -1, "", ""
-    return done.returncode, done.stdout, done.stderr
-
-
-def slurm_says_over(code: int, out: str, err: str) -> bool:
-    """Return whether the answer of `squeue --noheader --format=%T --jobs N` says that no process of the job is left."""
-    if code:
-        return "invalid job id" in err.lower()  # SLURM forgets a job some minutes after its end
-    left = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "CONFIGURING", "SIGNALING", "RESIZING", "STAGE_OUT"}
-    return not left & set(out.split())
-
-
-def oar_says_over(code: int, out: str, err: str) -> bool:
-    """Return whether the answer of `oarstat -s -j N`, `N: State`, says that the job is over."""
-    return code == 0 and out.rpartition(":")[2].strip() in ("Terminated", "Error")

@@ -214,7 +214,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
             return f"how old a policy {self.algorithm} learns from depends on the clock, and emulation has none"
         if not self.traits.is_on_policy:
             return f"how often {self.algorithm} learns depends on the number of runner processes"
-        if self.script is not None and self.script.sharing == "wrong":
+        if self.environment.process == "own" or (self.script is not None and self.script.sharing == "wrong"):
             return f"{self.environment.id} keeps state in its process: beside a second one it plays another episode"
         return ""
 
@@ -365,7 +365,8 @@ def _known(content: Mapping[str, Any], above: str, fields: Mapping[str, Any], go
             gone += [place] if value and value != WITHDRAWN.get(place) else []
             continue
         info = fields[key]
-        inner = NAMES if place == "parameters" else getattr(_section_of(info), "model_fields", None)
+        section = None if place == "script" else _section_of(info)  # facts of a script have no keys that matter
+        inner = NAMES if place == "parameters" else getattr(section, "model_fields", None)
         if isinstance(value, dict) and inner:
             known[key] = _known(value, f"{place}.", inner, gone)
         elif isinstance(value, list) and inner:

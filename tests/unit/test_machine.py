@@ -24,7 +24,7 @@ from study.machine.host import (
     short_temporary_folder,
     this_node,
 )
-from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
+from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -105,28 +105,23 @@ def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
     wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
     assert {path: mount_of(Path(path)).kind for path in wanted} == wanted
-    assert mount_of(Path("/home/u")).locks_reach_all_hosts
     found.clear()
     assert mount_of(Path("/home")) == Mount("")
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "network", "reach"),
+    ("kind", "network"),
     [
-        ("ext4", ["rw"], False, True),
-        ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
-        ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
-        ("lustre", ["rw", "flock", "lazystatfs"], True, True),
-        ("lustre", ["rw", "localflock"], True, False),
-        ("gpfs", ["rw"], True, True),
-        ("fuse.ceph-fuse", ["rw"], True, False),
-        ("fuse.squashfuse", ["rw"], False, False),
-        ("", [], False, False),
+        ("ext4", False),
+        ("nfs", True),
+        ("lustre", True),
+        ("fuse.ceph-fuse", True),
+        ("fuse.squashfuse", False),
+        ("", False),
     ],
 )
-def test_which_file_systems_other_hosts_write_to_and_see_the_locks_of(kind, options, network, reach):
-    mount = Mount(kind, tuple(options))
-    assert (mount.is_network, mount.locks_reach_all_hosts) == (network, reach)
+def test_which_file_systems_other_machines_serve(kind, network):
+    assert Mount(kind).is_network == network
 
 
 # Batch jobs.
@@ -154,22 +149,6 @@ def test_the_cpus_that_a_batch_system_gave_are_read():
     assert granted_cpus(slurm | {"SLURM_JOB_ID": "1"}) == (6, "SLURM_CPUS_ON_NODE")
     assert granted_cpus(slurm) is None
     assert granted_cpus({"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
-
-
-def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
-    assert not slurm_says_over(0, "RUNNING\n", "")
-    assert not slurm_says_over(0, "COMPLETING\n", "")
-    assert slurm_says_over(0, "", "")
-    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
-    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
-    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    assert oar_says_over(0, "42: Terminated\n", "")
-    assert not oar_says_over(0, "42: Running\n", "")
-    assert not oar_says_over(1, "", "no such job")
-    (tmp_path / "squeue").write_text("#!/bin/sh\nprintf 'travail termin\\351' >&2\nexit 1\n")  # é in Latin-1
-    (tmp_path / "squeue").chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not any(BatchJob(scheduler=name, id="1").is_over("2") for name in ("slurm", "oar", "pbs"))
 
 
 # Processes, and everything that a node says.
