@@ -12,9 +12,8 @@ from study.machine.shape import ClusterShape
 from study.planning.needs import Process, check_fit, execution_of, guess_seconds, label_at_start, num_cpus, processes
 from study.records.records import TrialRequest
 from study.records.timing import Label
-from study.space.settings import Variant
+from study.space.settings import Cell, Variant
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import Cell
 from study.text import count, listed
 
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
