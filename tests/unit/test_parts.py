@@ -24,7 +24,7 @@ from study.space.script import ScriptFacts
 from study.trial.configuration import apply
 from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics
-from study.trial.parts import learner_obstacle, runner_obstacle
+from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 from tests.script_facts import facts, script_spec
 
 
@@ -134,13 +134,6 @@ def test_our_parts_serve_what_they_know_and_nothing_else(
     assert (runner_obstacle(config) is None, learner_obstacle(config) is None) == (runner, learner)
 
 
-SET_BY_STUDY = {
-    *("_learner_class", "algo_class", "env_runner_cls", "seed", "num_env_runners", "lr", "log_level", "log_sys_usage"),
-    *("restart_failed_env_runners", "sample_timeout_s", "broadcast_env_runner_states", "merge_env_runner_states"),
-    *("num_gpus_per_learner", "evaluation_interval", "_rl_module_spec", "sync_filters_on_rollout_workers_timeout_s"),
-}
-
-
 def own_script() -> PPOConfig:
     return (
         PPOConfig()
@@ -169,11 +162,9 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     spec = script_spec(facts(runner_obstacle="callbacks are the script's own"))
     setting = {**spec.fixed, "num_env_runners": 1, "lr": 0.002}
     config = configured(spec, base, setting, seed=7)
-    found = config.differences
-    assert found.keys() <= SET_BY_STUDY
-    assert found["lr"] == ["0.001", "0.002"]
+    assert config.differences.keys() <= SET_BY_STUDY | {"lr"}
+    assert config.differences["lr"] == ["0.001", "0.002"]
     assert (config.num_env_runners, config.seed, config.evaluation_interval) == (1, 7, None)
-    assert config.sync_filters_on_rollout_workers_timeout_s == spec.resources.sample_timeout_s
     assert config.entropy_coeff == [[0, 0.1], [999, 0.0]]
     assert config.callbacks_class is OwnCallbacks
     assert base.lr == 1e-3  # the script's own is left alone
