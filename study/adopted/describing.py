@@ -93,7 +93,7 @@ def adopted_from(
         variables: Environment variables that the script would give to Ray's processes.
 
     Raises:
-        SpaceError: It cannot be studied, it cannot be pickled, or its environment does not work.
+        SpaceError: It cannot be studied or pickled, or its environment does not work.
     """
     config = launch.config
     if fault := next(refusals(config), None):

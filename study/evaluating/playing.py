@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import PATIENCE_S, adopted_by, with_script
+from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
@@ -129,8 +129,7 @@ def random_policy(path: Path) -> ChosenPolicy:
     source = read_space(find_space(path, place="SPACE"))
     if isinstance(script := source.content.get("config"), str):
         say_that_it_runs(script)
-    # Its script has as long as that of a study that was started; a space whose floor is measured needs none yet.
-    spec = parse_space(with_script(source, timeout_s=PATIENCE_S), scored=False)
+    spec = parse_space(with_script(source), scored=False)  # a space whose floor is measured needs none yet
     return ChosenPolicy(title=f"{path}: random policy", spec=spec)
 
 
