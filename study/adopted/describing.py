@@ -17,7 +17,6 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
-from gymnasium.vector import VectorEnv
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -193,12 +192,11 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
             raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
         return {"sharing": "unknown"}
-    of_one = "single_" if isinstance(made, VectorEnv) else ""
-    spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
+    spaces = (getattr(made, "observation_space", None), getattr(made, "action_space", None))
     if any(each is None for each in spaces):
         fix = "Set `observation_space` and `action_space` in its constructor."
         raise mistake(f"the environment '{name}' must have both spaces once it is made", str(list(spaces)), fix)
-    if of_one or comes_with_gymnasium(name):
+    if comes_with_gymnasium(name):
         return {"spaces": spaces}
     made.close()
     return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}

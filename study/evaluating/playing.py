@@ -239,7 +239,7 @@ def evaluate_policy(
     episodes: int | None = None,
     seed: int | None = None,
     stochastic: bool | None = None,
-    video: str | None = None,
+    video: Path | None = None,
     on_numbers: Callable[[Evaluated], None] = lambda _: None,
 ) -> Evaluated:
     """Play a policy and return what it got.
@@ -249,7 +249,7 @@ def evaluate_policy(
         episodes: How many; None, as of the next two: as its space says.
         seed: Of the episodes.
         stochastic: Whether actions are drawn.
-        video: File for a film; empty: one of the study's own; None: nothing is filmed.
+        video: File for a film; None: nothing is filmed.
         on_numbers: Called with the numbers, before anything is filmed.
 
     Raises:
@@ -262,24 +262,25 @@ def evaluate_policy(
     asked = {"episodes": episodes, "seed": seed, "stochastic": stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
-    film = None if video is None else _film_file(policy, video)
+    if video is not None:
+        check_target(video)
     from study.trial.evaluation import evaluate
     from study.trial.policy import read_state
 
     experiment, spec = _experiment_of(policy, spec)
-    if film is not None and spec.environment.process == "own":
+    if video is not None and spec.environment.process == "own":
         rule, fix = "a film needs a second environment in one process", "Leave the option out."
         raise wrong_option("--video", rule=rule, got="environment.process: own", fix=fix)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-    env = None if film is None else _drawing(experiment, spec)
+    env = None if video is None else _drawing(experiment, spec)
     with nullcontext() if env is None else closing(env):
-        keep = 0 if film is None else EPISODES
+        keep = 0 if video is None else EPISODES
         result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
         evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
         on_numbers(evaluated)
-        if env is None or film is None:
+        if env is None or video is None:
             return evaluated
-        return replace(evaluated, film=show(env, result, film=film))
+        return replace(evaluated, film=show(env, result, film=video))
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
@@ -320,16 +321,3 @@ def _drawing(experiment: "Experiment", spec: StudySpec) -> "gymnasium.Env":
         lambda: make_env(judged, render_mode=DRAWS) if judged else environment_of(experiment.config, render_mode=DRAWS),
         spec.environment.id,
     )
-
-
-def _film_file(policy: ChosenPolicy, video: str) -> Path:
-    """Return the file that a film is meant for; without a name one of the study's own, which MLflow gets."""
-    file = Path(video)
-    if not video and (policy.study is None or policy.row is None):
-        rule, fix = "needs the name of a file for a random policy", "Write --video film.mp4."
-        raise wrong_option("--video", rule=rule, got="none", fix=fix)
-    if not video and policy.study is not None and policy.row is not None:
-        name = "best" if policy.chosen_among else f"trial_{policy.row.trial:05d}"
-        file = policy.study.clips / f"{name}.mp4"
-    check_target(file)
-    return file

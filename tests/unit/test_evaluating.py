@@ -56,15 +56,6 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     assert read_text(last, name="line").content == {"floor": 22}
 
 
-# --- the command line ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("words", ["--video --episodes 2 quickstart.yaml --random", "quickstart.yaml --random --video"])
-def test_a_film_may_go_without_a_name(words):
-    with pytest.raises(SpaceError, match="--video: needs the name of a file"):
-        CliRunner().invoke(cli.app, ["evaluate", *words.split()], catch_exceptions=False)
-
-
 # --- which policy ----------------------------------------------------------------------------------------------
 
 
