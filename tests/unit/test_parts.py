@@ -69,7 +69,6 @@ BOTH: dict[str, Change] = {
     "a configuration of its own": lambda config: plain(OwnConfig()),
     "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
     "recurrent": lambda config: config.rl_module(model_config={"use_lstm": True}),
-    "model_config of its own": lambda config: config.rl_module(model_config={"my_layers": 3}),
     "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
     "own learner": lambda config: config.learners(learner_class=OwnLearner),
     "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
@@ -80,7 +79,6 @@ BOTH: dict[str, Change] = {
     "discrete observations in a dictionary": lambda config: config.environment(
         observation_space=Dict({"x": Discrete(3)})
     ),
-    "pictures": lambda config: config.environment(observation_space=Box(0, 255, (84, 84, 3), np.uint8)),
 }
 RUNNER_ALONE: dict[str, Change] = {
     "callbacks": lambda config: config.callbacks(OwnCallbacks),
@@ -91,7 +89,6 @@ RUNNER_ALONE: dict[str, Change] = {
 }
 LEARNER_ALONE: dict[str, Change] = {
     "no GAE": lambda config: config.training(use_gae=False),
-    "no critic": lambda config: config.training(use_critic=False),
     "compiled": lambda config: config.framework(torch_compile_learner=True),
     "asynchronous": lambda config: plain(APPOConfig()),
 }
@@ -105,12 +102,8 @@ NEITHER: dict[str, Change] = {
         use_kl_loss=False,
     ),
     "evaluation and resources": lambda config: config.evaluation(evaluation_interval=1).env_runners(num_env_runners=7),
-    "a deeper network": lambda config: config.rl_module(
-        model_config={"fcnet_hiddens": [8, 8, 8], "vf_share_layers": True}
-    ),
     "the same in a specification": lambda config: config.rl_module(rl_module_spec=RLModuleSpec()),
     "checked by the script": lambda config: (config.validate(), config)[1],
-    "shorter episodes": lambda config: config.environment(env_config={"max_episode_steps": 9}),
 }
 
 
