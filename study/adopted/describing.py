@@ -112,7 +112,7 @@ def adopted_from(
         found_as=launch.how,
         stop=launch.stop,
         searched=launch.searched,
-        modules={each.name: each.digest or "" for each in before.own_modules()},
+        modules={each.name: _digest(each.name) for each in before.own_modules()},
         **_of_environment(config, environments),
     )
     _check_trial(config, facts)
@@ -243,6 +243,16 @@ class Surroundings:
         changed = (name for name, value in sorted(given.items()) if self._variables.get(name) != value)
         own = {name: given[name] for name in changed if not name.startswith(_OF_THE_STUDY)}
         return {"paths": paths, "modules": modules, "variables": own}
+
+
+def _digest(name: str) -> str:
+    """Return the SHA-256 of the files of a module, or of its package, that this process has imported."""
+    total = hashlib.sha256()
+    for each, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if each.partition(".")[0] == name and file.is_file():
+            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def _entries(variables: Mapping[str, str]) -> list[str]:
