@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.answers import Answer, Fact
+    from analysis.exports import Format
     from analysis.figures import Figure
     from analysis.tables.table import Table
 
@@ -154,15 +155,21 @@ class Study:
 
         return write(make_report(self), Path(out))[0]
 
-    def export(self, path: str | Path) -> Path:
-        """Write the score of every seed of every setting as JSON, as rliable reads it, and return the path.
+    def export(self, path: str | Path, form: "Format") -> Path:
+        """Write the runs of every setting, seed by seed, for another tool's statistics, and return the path.
+
+        Args:
+            path: File of JSON; an older one is replaced.
+            form: `rliable` or `marl-eval`; `analysis.exports.exported` has their shapes.
 
         Raises:
-            AnalysisError: There is nothing to export, or the file cannot be written.
+            AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
         """
         from analysis.exports import exported
 
-        content, path = exported(self.settings if self.kind != "throughput" else ()), Path(path)
+        environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
+        settings, path = self.settings if self.kind != "throughput" else (), Path(path)
+        content = exported(settings, self.evaluations, form, environment=environment)
         try:
             path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
         except OSError as error:
