@@ -284,12 +284,7 @@ def evaluate_policy(
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
-    """Return what the policy was trained in, its script run again; and the space, as the environment must be played.
-
-    Raises:
-        SpaceError: The script cannot be read, or the environment does not work.
-        RecordError: It is another script than that with which the study was started.
-    """
+    """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
     from study.trial.experiment import experiment_of
 
