@@ -363,7 +363,7 @@ class Overlapping(MeasuredAlgorithm):
         return replace(step, learners_cpu_time_s=self._learners_cpu_time_s)
 
     def _num_dropped_samples(self) -> int:
-        """Return the samples lost so far: RLlib discards batches when too many are on their way to a learner process."""
+        """Return the samples lost so far: RLlib discards batches when too many wait for a learner process."""
         env_steps = self.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
         each = self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
         return int(self.env_runner_group.num_env_runners_dropped_lifetime() + math.ceil(env_steps / each))
