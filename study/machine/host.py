@@ -281,24 +281,30 @@ def own_folder(root: str, kind: str) -> Iterator[Path]:
     for place in Path(root).glob(f"{kind}-{owner}-*"):
         pid = place.name.rpartition("-")[2]
         if pid.isdecimal() and (place == folder or not psutil.pid_exists(int(pid))):
-            for process in with_word(f"{place}/"):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            shutil.rmtree(place, ignore_errors=True)
+            _clear(place)
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        rule, fix = "must be a folder that can be made", "Choose another folder: TMPDIR, or --temp-root of a launch."
+        rule, fix = "must be a folder that can be made", "Choose another folder for temporary files with TMPDIR."
         raise ClusterError(where=str(folder), rule=rule, got=error.strerror or "", fix=fix) from error
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder and the processes of this user that have it on their command line."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        uids, words = process.info["uids"], process.info["cmdline"] or ()
+        if uids and uids.real == os.getuid() and any(f"{folder}/" in word for word in words):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
 _OWN_AUTOGROUP = Path("/proc/self/autogroup")
 _TRIES, _PAUSE_S = 20, 0.1
 """The kernel takes ten values of autogroups in a second, from all processes together."""
@@ -334,37 +340,3 @@ def set_back(niceness: int) -> None:
         except OSError:  # a kernel without autogroups
             pass
         return
-
-
-def with_word(word: str) -> Iterator[psutil.Process]:
-    """Yield the processes of this user that have this on their command line."""
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and any(word in each for each in process.info["cmdline"] or ()):
-            yield process
-
-
-def own_raylets() -> Iterator[list[str]]:
-    """Yield the command line of every raylet of this user here: the process of a Ray that starts its workers."""
-    for process in psutil.process_iter(["name", "cmdline", "uids", "status"]):
-        users, is_dead = process.info["uids"], process.info["status"] == psutil.STATUS_ZOMBIE
-        if process.info["name"] == "raylet" and not is_dead and users is not None and users.real == os.getuid():
-            yield process.info["cmdline"] or []
-
-
-def open_ports(session: str) -> list[str]:
-    """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
-    found = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if any(session in word for word in process.info["cmdline"] or []):
-            with contextlib.suppress(psutil.Error):
-                found |= {
-                    f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"
-                    for at in process.net_connections(kind="tcp")
-                    if at.status == psutil.CONN_LISTEN and not at.laddr.ip.startswith(_LOOPBACK)
-                }
-    return sorted(found)
-
-
-def _bracketed(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip

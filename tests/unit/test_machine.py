@@ -19,12 +19,12 @@ from study.machine.host import (
     count_gpus,
     cpu_quota,
     mount_of,
-    open_ports,
     own_folder,
     short_temporary_folder,
     this_node,
 )
-from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of, oar_says_over, slurm_says_over
+from study.machine.jobs import BatchJob, current_job
+from tests.launching import install
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -132,44 +132,46 @@ def test_which_file_systems_other_hosts_write_to_and_see_the_locks_of(kind, opti
 # Batch jobs.
 
 
-def test_a_job_is_read_from_the_variables_of_its_scheduler():
-    assert current_job({}) is None
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
-    slurm |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
-    assert current_job(slurm) == BatchJob(
-        scheduler="slurm", id="7", cluster="c", restarts=2, node_list="n[1-2]", cpus_per_node="4(x2)", ends_at=99
-    )
-    oar = job_of("oar", {"OAR_JOB_ID": "8", "OAR_NODEFILE": "/n"})
-    assert (oar.scheduler, oar.id, oar.node_file, oar.ends_at) == ("oar", "8", "/n", None)
-    assert job_of("oar", {"OAR_JOB_ID": "8", "OAR_JOB_WALLTIME_SECONDS": "60"}).ends_at > 60
-    pbs = current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"})
-    assert (pbs.scheduler, pbs.id, pbs.node_file) == ("pbs", "9.host", "/n")
-    pod = current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"})
-    assert (pod.scheduler, pod.id) == ("kubernetes", "pod-1")
-    assert job_of("oar", slurm) is None
+@pytest.mark.parametrize(
+    ("variables", "job"),
+    [
+        ({}, None),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2"},
+            BatchJob(scheduler="slurm", id="7", cluster="c", restarts=2),
+        ),
+        ({"OAR_JOB_ID": "8"}, BatchJob(scheduler="oar", id="8")),
+        ({"PBS_JOBID": "9.host"}, BatchJob(scheduler="pbs", id="9.host")),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}, BatchJob(scheduler="kubernetes", id="p")),
+    ],
+)
+def test_a_job_is_read_from_the_variables_of_its_scheduler(variables, job):
+    assert current_job(variables) == job
 
 
-def test_the_cpus_that_a_batch_system_gave_are_read():
-    slurm = {"SLURM_CPUS_ON_NODE": "6"}
-    assert granted_cpus(slurm | {"SLURM_JOB_ID": "1"}) == (6, "SLURM_CPUS_ON_NODE")
-    assert granted_cpus(slurm) is None
-    assert granted_cpus({"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
+NO_ANSWER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 
 
-def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch):
-    assert not slurm_says_over(0, "RUNNING\n", "")
-    assert not slurm_says_over(0, "COMPLETING\n", "")
-    assert slurm_says_over(0, "", "")
-    assert slurm_says_over(0, "PENDING\n", "")  # requeued, not started yet
-    assert slurm_says_over(1, "", "slurm_load_jobs error: Invalid job id specified")
-    assert not slurm_says_over(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-    assert oar_says_over(0, "42: Terminated\n", "")
-    assert not oar_says_over(0, "42: Running\n", "")
-    assert not oar_says_over(1, "", "no such job")
-    (tmp_path / "squeue").write_text("#!/bin/sh\nprintf 'travail termin\\351' >&2\nexit 1\n")  # é in Latin-1
-    (tmp_path / "squeue").chmod(0o700)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert not any(BatchJob(scheduler=name, id="1").is_over("2") for name in ("slurm", "oar", "pbs"))
+@pytest.mark.parametrize(
+    ("scheduler", "program", "over"),
+    [
+        ("slurm", "echo RUNNING", False),
+        ("slurm", "echo COMPLETING", False),
+        ("slurm", "true", True),
+        ("slurm", "echo PENDING", True),  # requeued, not started yet
+        ("slurm", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("slurm", f"echo '{NO_ANSWER}' >&2; exit 1", False),
+        ("slurm", "printf 'travail termin\\351' >&2; exit 1", False),  # é in Latin-1
+        ("oar", "echo 42: Terminated", True),
+        ("oar", "echo 42: Running", False),
+        ("oar", "exit 1", False),
+        ("pbs", "true", False),
+    ],
+)
+def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch, scheduler, program, over):
+    install(tmp_path, dict.fromkeys(("squeue", "oarstat"), program))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert BatchJob(scheduler=scheduler, id="1").is_over("2") is over
 
 
 # Processes, and everything that a node says.
@@ -187,23 +189,6 @@ for niceness in (7, 0):
     for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
         assert done.stdout.decode().split() == shown
-
-
-def test_the_ports_of_a_ray_are_not_those_of_another_one_on_the_machine(monkeypatch):
-    def process(name, session, ip, status=psutil.CONN_LISTEN):
-        socket = SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=6379))
-        info = {"name": name, "cmdline": [f"--log-dir=/tmp/ray/{session}/logs"]}
-        return SimpleNamespace(info=info, net_connections=lambda kind: [socket])
-
-    found = [
-        process("gcs_server", "mine", "0.0.0.0"),
-        process("raylet", "mine", "::"),
-        process("raylet", "mine", "127.0.0.1"),
-        process("raylet", "mine", "10.0.0.1", psutil.CONN_ESTABLISHED),
-        process("raylet", "another", "0.0.0.0"),
-    ]
-    monkeypatch.setattr(psutil, "process_iter", lambda names: found)
-    assert open_ports("/tmp/ray/mine") == ["gcs_server 0.0.0.0:6379", "raylet [::]:6379"]
 
 
 def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
