@@ -21,10 +21,9 @@ from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.planning.guess import is_evaluating
-from study.records.derived import cut_records
+from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.lock import at_work
 from study.records.records import StudyOpened, Timing, read_lines
 from study.space.spec import StudySpec
 from study.text import count
@@ -180,8 +179,6 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
             raise error from None
         problems = (f"{error} What follows is the state after the {read:,} records before it.",)
     driver = _driver(folder, ledger)
-    if not problems and driver in ("gone", "ended") and (cut := cut_records(folder, ledger)) is not None:
-        problems = (str(cut),)
     pauses = sorted(later - earlier for earlier, later in pairwise(moments[begun:]))
     now, rows = time.time() if moment is None else moment, list(ledger.rows.values())
     running = [row for row in rows if row.status == "running"] if driver == "working" else []

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from study.records.ledger import End
+    from study.records.ledger import TrialRow
+    from study.space.spec import StudySpec
     from study.trial.measure import StepMeasurement as Step
 
-Of = TypeVar("Of", bound=Callable[[Any], float | None])
+Of = TypeVar("Of", bound=Callable[..., float | None])
 Grain = Literal["iteration", "evaluation", "trial", "row"]
 Sum = Literal["mean", "weighted mean", "total", "largest", "smallest"]
 
@@ -44,7 +45,8 @@ class Metric:
             after the warm-up), the `weighted mean` by their time, or the `total`, `largest` or `smallest` value of all
             iterations or evaluations; None: a table of trials has no such column.
         counted: Whether its values are whole numbers.
-        of: Its value, of what was measured in an iteration or of a trial that ended; None where it does not exist.
+        of: Its value, of what was measured in an iteration, or of a trial that ended and its space; None where it is
+            absent.
         rllib: Of what the learner reports: its keys in RLlib's results, of which the first that is logged counts.
     """
 
@@ -55,7 +57,7 @@ class Metric:
     section: str = ""
     of_trial: Sum | None = None
     counted: bool = False
-    of: Callable[[Any], float | None] | None = None
+    of: Callable[..., float | None] | None = None
     rllib: tuple[str, ...] = ()
 
     @property
@@ -328,108 +330,111 @@ _of_records(
 
 
 @_of_trial("s", section="speed")
-def wall_time_s(end: "End") -> float | None:
+def wall_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Sum of iteration_time_s: training alone, without start-up and evaluation."""
-    return end.last.wall_time_s if end.last else 0.0
+    return end.last_iteration.wall_time_s if end.last_iteration else 0.0
 
 
 @_of_trial("env steps", section="speed", counted=True)
-def env_steps(end: "End") -> float | None:
+def env_steps(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Environment steps that the trial trained on."""
-    return end.last.env_steps if end.last else 0
+    return end.last_iteration.env_steps if end.last_iteration else 0
 
 
 @_of_trial("env steps/s", section="speed")
-def env_steps_per_s(end: "End") -> float | None:
+def env_steps_per_s(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Env steps over training seconds so far, total over total, without the first iteration."""
-    return end.row.sums.env_steps_per_s()
+    return end.env_steps_per_s()
 
 
 @_of_trial("return", section="return")
-def final_return(end: "End") -> float | None:
+def final_return(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Mean of eval_return over the evaluations in the last tenth of the budget."""
     return end.final_return if end.status == "finished" else None
 
 
 @_of_trial("1", section="return")
-def score(end: "End") -> float | None:
+def score(end: "TrialRow", spec: "StudySpec") -> float | None:
     """final_return on the scale floor = 0, reference = 1, clipped to [0, 1.2]; 0 for a failed trial."""
     # An interruption has no score, and nothing has one in a throughput study, or without the returns that give it a
     # meaning.
-    if end.status == "failed" and end.spec.learns and end.spec.is_scored:
+    if end.status == "failed" and spec.learns and spec.is_scored:
         return 0.0
-    final = final_return(end)
-    return end.spec.score(final) if final is not None and math.isfinite(final) and end.spec.is_scored else None
+    final = final_return(end, spec)
+    return spec.score(final) if final is not None and math.isfinite(final) and spec.is_scored else None
 
 
 @_of_trial("env steps", section="target", counted=True)
-def env_steps_to_target(end: "End") -> float | None:
+def env_steps_to_target(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Environment steps until the first of two consecutive evaluations at or above the target.
 
     Absent when there are none within the budget.
     """
-    return None if end.reached is None else end.evaluations[end.reached].env_steps
+    at = end.reached(spec)
+    return None if at is None else end.evaluations[at].env_steps
 
 
 @_of_trial("s", section="target")
-def time_to_target_s(end: "End") -> float | None:
+def time_to_target_s(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Training seconds until then."""
-    return None if end.reached is None else end.evaluations[end.reached].wall_time_s
+    at = end.reached(spec)
+    return None if at is None else end.evaluations[at].wall_time_s
 
 
 @_of_trial("CPU s", section="target")
-def cpu_s_to_target(end: "End") -> float | None:
+def cpu_s_to_target(end: "TrialRow", spec: "StudySpec") -> float | None:
     """CPU time of the trial's processes in training until then."""
-    return None if end.reached is None else end.row.cpu_s_before[end.reached]
+    at = end.reached(spec)
+    return None if at is None else end.cpu_s_before[at]
 
 
 @_of_trial("return", section="return")
-def peak_return(end: "End") -> float | None:
+def peak_return(end: "TrialRow", spec: "StudySpec") -> float | None:
     """The best evaluation of the trial: against final_return it shows a late collapse. Never a score."""
     return max((each.mean for each in end.evaluations if math.isfinite(each.mean)), default=None)
 
 
 @_of_trial("s", section="time")
-def startup_time_s(end: "End") -> float | None:
+def startup_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
     """From the start of the trial's main process until every runner was ready."""
-    return end.row.startup_time_s
+    return end.startup_time_s
 
 
 @_of_trial("s", section="time")
-def evaluation_time_s(end: "End") -> float | None:
+def evaluation_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Sum of eval_time_s."""
     # One by one, since `sum` rounds otherwise from Python 3.12 on.
     return functools.reduce(operator.add, (each.eval_time_s for each in end.evaluations), 0.0)
 
 
 @_of_trial("CPU s", section="machine")
-def cpu_s_reserved(end: "End") -> float | None:
+def cpu_s_reserved(end: "TrialRow", spec: "StudySpec") -> float | None:
     """From the start of the trial to its end, waiting for CPUs included, x CPUs reserved.
 
     Of an attempt that a killed driver left, to its last record.
     """
-    return (end.moment - end.row.started) * end.row.num_cpus
+    return (end.duration_s or 0.0) * end.num_cpus
 
 
 @_of_trial("CPU s", section="machine")
-def cpu_s_spent(end: "End") -> float | None:
+def cpu_s_spent(end: "TrialRow", spec: "StudySpec") -> float | None:
     """CPU time of the trial's processes during training."""
-    return end.row.cpu_s if end.last else None
+    return end.cpu_s if end.last_iteration else None
 
 
 @_of_trial("cores", section="machine")
-def foreign_cores(end: "End") -> float | None:
+def foreign_cores(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Mean cores that processes of others kept busy in the timed part, on the node where that was most.
 
     Absent where the system does not tell.
     """
-    return max((load.foreign_cores for load in end.row.node_loads), default=None)
+    return max((load.foreign_cores for load in end.node_loads), default=None)
 
 
 @_of_trial("cores", section="machine")
-def stolen_cores(end: "End") -> float | None:
+def stolen_cores(end: "TrialRow", spec: "StudySpec") -> float | None:
     """Mean cores that the hypervisor of a virtual machine withheld in the timed part, where that was most."""
-    return max((load.stolen_cores for load in end.row.node_loads), default=None)
+    return max((load.stolen_cores for load in end.node_loads), default=None)
 
 
 # --- of the row of a trial in a table; added up in `study.records` ----------------------------------------------------

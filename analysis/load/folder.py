@@ -11,9 +11,7 @@ import pandas as pd
 from analysis.load.frames import Session, Trials, iterations_frame
 from analysis.load.study_data import Kind, StudyData
 from study.errors import AnalysisError, SpaceError
-from study.records.derived import cut_records
 from study.records.folder import StudyFolder, StudyIdentity, meant_by
-from study.records.lock import at_work
 from study.text import count
 
 _SPEC = (
@@ -65,8 +63,6 @@ def from_folder(path: str | Path) -> StudyData:
             got=f"none yet ({trials.num_lines} other records)",
             fix="Wait until it has begun, or restore records.jsonl from a backup.",
         )
-    if not at_work(folder.path) and (cut := cut_records(folder, trials.ledger)) is not None:
-        problems.append(str(cut))
     runs = trials.runs_frame()
     problems += _problems(runs, trials, folder.records.name)
     return StudyData(

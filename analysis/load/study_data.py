@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from study.records.files import at_work
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
-from study.records.lock import at_work
 from study.space.spec import StudySpec
 
 Kind = Literal["search", "holdup", "throughput"]

@@ -20,7 +20,6 @@ from analysis.tables.writers import to_html as table_to_html
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 from study.harmless import printable
-from study.records.files import below
 from study.text import count
 
 if TYPE_CHECKING:
@@ -202,16 +201,15 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
 
     Raises:
         AnalysisError: The folder cannot be written.
-        RecordError: A link is in the place of one of the files or of a folder of theirs.
     """
     try:
         files = list[Path]()
         for name, content in _contents(report, formats):
-            files.append(file := below(out, name))
+            files.append(file := out / name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(printable(content).encode() if isinstance(content, str) else content)
         for name in _stale(report):
-            below(out, name).unlink(missing_ok=True)
+            (out / name).unlink(missing_ok=True)
     except OSError as error:
         raise AnalysisError(
             where=str(out),

@@ -216,7 +216,7 @@ def _at_work(running: Sequence[TrialRow], evaluating: int) -> Iterator[str]:
         yield f"waiting for {count(runners, 'runner')}"
     elif starting:
         yield f"starting {count(len(starting), 'trial')}"
-    if rates := [rate for row in training if (rate := row.sums.env_steps_per_s()) is not None]:
+    if rates := [rate for row in training if (rate := row.env_steps_per_s()) is not None]:
         yield f"{sum(rates):,.0f} env steps/s"
 
 

@@ -82,7 +82,7 @@ def run(
     take_over: Annotated[
         bool,
         typer.Option(
-            "--take-over", help="Resume where another host's driver may be at work: you know that it is gone."
+            "--take-over", help="Resume although another host holds the study: you know that its driver is gone."
         ),
     ] = False,
     replicate: Replicate = None,

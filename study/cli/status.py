@@ -143,7 +143,7 @@ def _running(status: Status, width: int) -> Table:
             "starting"
             if row.startup_time_s is None
             else f"{row.progress:.0%}{', evaluating' if row.trial in status.evaluating else ''}",
-            number(row.sums.env_steps_per_s(), ",.0f"),
+            number(row.env_steps_per_s(), ",.0f"),
             (("" if row.provisional else row.timing) or "not settled")
             + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
         )

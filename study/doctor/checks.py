@@ -16,8 +16,7 @@ from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
 from study.errors import StudyError, in_one_line
 from study.harmless import one_line
-from study.machine.host import mount_of
-from study.machine.jobs import current_job
+from study.machine.host import current_job, file_system_of, is_network
 from study.machine.shape import LOCAL
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
 from study.text import count, gigabytes, listed
@@ -185,9 +184,9 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
         found = f"{where} is no folder that can be written"
         yield Finding("fail", found, "Choose another folder with --out, or repair this one.")
         return
-    mount, job = mount_of(place), current_job()
-    if job is not None and job.scheduler != "kubernetes" and not mount.is_network:  # a claim follows its pod
-        found = f"{place} is on a disk of {socket.gethostname()} ({mount.kind or 'unknown'}), and this is a batch job"
+    kind, job = file_system_of(place), current_job()
+    if job is not None and job.scheduler != "kubernetes" and not is_network(kind):  # a claim follows its pod
+        found = f"{place} is on a disk of {socket.gethostname()} ({kind or 'unknown'}), and this is a batch job"
         fix = "Choose a folder on shared storage with --out: requeued on another node, the job would not find it."
         yield Finding("warn", found, fix)
     status = os.statvfs(place)
@@ -212,8 +211,8 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
     """Whether MLflow can be used as the start of a study would, and an SQLite database is where its locks work."""
     ask_mlflow(uri := check_tracking_uri(around.tracking_uri))  # its errors become the finding
     path = sqlite_path(uri)
-    if path is not None and (mount := mount_of(_nearest(path))).is_network:
-        found = f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it"
+    if path is not None and is_network(kind := file_system_of(_nearest(path))):
+        found = f"{path} is an SQLite database on {kind}, whose locks it cannot rely on: two writers corrupt it"
         fix = "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL."
         yield Finding("warn", found, fix)
     yield Finding("ok", "it answers" if path is None or path.exists() else f"{path} will be made by the first study")

@@ -191,7 +191,7 @@ class Conductor:
         row = self.ledger.rows[trial]
         for record in records:
             if isinstance(record, Iteration):
-                rate = row.sums.env_steps_per_s(record)
+                rate = row.env_steps_per_s(record)
                 record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
             elif isinstance(record, TrialBuilt):
                 label = label_at_start(

@@ -19,10 +19,10 @@ from study.mirrors.tracking_uri import (
     asked_uri,
     check_tracking_uri,
 )
-from study.records.derived import cut_records
 from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
+from study.records.records import RESTORE
 from study.space.script import what_changed
 from study.space.sections import MOST_STUDIES
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
@@ -179,8 +179,9 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         RecordError: The records cannot be trusted.
     """
     ledger = ledger_of(folder.records)
-    if (cut := cut_records(folder, ledger)) is not None:
-        raise cut
+    if not ledger.sessions and folder.table.exists():
+        rule, got = "must hold the trials that trials.csv shows", "none"
+        raise RecordError(where=str(folder.records), rule=rule, got=got, fix=f"{RESTORE} Or move away trials.csv.")
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
         search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
         spec = spec.model_copy(update={"search": search})

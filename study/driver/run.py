@@ -39,9 +39,9 @@ from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
 from study.planning.plan import remarks
+from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow, best_per_scale
-from study.records.lock import held
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.sections import LEARNERS
@@ -215,14 +215,13 @@ class _Session:
             self._check_overrides(shape)  # anew: only now is it known what is emulated
         self._await_mirrors()
         modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
-        variables = {} if self.adopted is None else self.adopted.variables
         return Conductor(
             spec=self.spec,
             plan=plan,
             folder=self.folder,
             log=log,
             ledger=ledger,
-            provenance=provenance({module.name: module.digest for module in modules}, variables),
+            provenance=provenance({module.name: module.digest for module in modules}),
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,

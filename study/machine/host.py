@@ -16,9 +16,8 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from typing import NamedTuple
 
 import psutil
 
@@ -54,14 +53,35 @@ def this_node(at_least: int = 0) -> NodeShape:
 # --- identity --------------------------------------------------------------------------------------------------------
 
 
-def boot_id() -> str:
-    """Return the identity of the running kernel, new at every start; containers have that of their host."""
-    return read_text(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
-
-
 def machine_key() -> str:
     """Return what tells this host from all others: its name, which another one may have too, and its boot."""
-    return f"{os.uname().nodename}/{boot_id()}"
+    return f"{os.uname().nodename}/{read_text(Path('/proc/sys/kernel/random/boot_id'))}"
+
+
+SCHEDULERS = {
+    "slurm": "SLURM_JOB_ID",
+    "oar": "OAR_JOB_ID",
+    "pbs": "PBS_JOBID",
+    "kubernetes": "KUBERNETES_SERVICE_HOST",
+}
+"""Scheduler -> the variable by which a process knows that it belongs to a job."""
+
+
+class BatchJob(NamedTuple):
+    """A batch job, seen from inside."""
+
+    scheduler: str
+    """One of `SCHEDULERS`."""
+    id: str
+    """The scheduler's identifier; the pod's name in Kubernetes."""
+
+
+def current_job(variables: Mapping[str, str] = os.environ) -> BatchJob | None:
+    """Return the job that this process belongs to; None outside of one."""
+    for scheduler, name in SCHEDULERS.items():
+        if number := variables.get(name):
+            return BatchJob(scheduler, variables.get("HOSTNAME", "") if scheduler == "kubernetes" else number)
+    return None
 
 
 def cpu_model() -> str:
@@ -209,51 +229,23 @@ _NETWORK = (
 """File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
 _NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
 """How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
-_OPTION_OF_SHARED_LOCKS: Mapping[str, str] = MappingProxyType(
-    {"nfs": "local_lock=none", "nfs4": "local_lock=none", "lustre": "flock", "gpfs": "", "ceph": ""}
-)
-"""Network file systems whose locks all hosts see, when they are mounted with the option.
-
-Source: nfs(5), mount.lustre(8).
-"""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file system as it is mounted."""
-
-    kind: str
-    """Such as `ext4` or `nfs4`; empty when unknown."""
-    options: tuple[str, ...] = ()
-
-    @property
-    def is_network(self) -> bool:
-        """Whether other machines serve it."""
-        program = self.kind.removeprefix("fuse.")
-        return self.kind in _NETWORK or (program != self.kind and program.startswith(_NETWORK_PROGRAMS))
-
-    @property
-    def locks_reach_all_hosts(self) -> bool:
-        """Whether a lock by flock is seen by every host that can write there.
-
-        NFS and Lustre can be mounted with locks that only one host sees, and most file systems in user space have no
-        others.
-        """
-        if self.kind in _OPTION_OF_SHARED_LOCKS:
-            needed = _OPTION_OF_SHARED_LOCKS[self.kind]
-            return "nolock" not in self.options and (not needed or needed in self.options)
-        return bool(self.kind) and not self.is_network and not self.kind.startswith("fuse")
-
-
-def mount_of(path: Path) -> Mount:
-    """Return the file system that a path is on; one without a kind where the system does not tell."""
+def file_system_of(path: Path) -> str:
+    """Return the type of the file system that a path is on, such as `ext4`; empty where the system does not tell."""
     place = path.resolve()
     try:
         around = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
     except OSError:
-        return Mount("")
+        return ""
     around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
-    return Mount(around[-1].fstype, tuple(around[-1].opts.split(","))) if around else Mount("")
+    return around[-1].fstype if around else ""
+
+
+def is_network(file_system: str) -> bool:
+    """Return whether other machines serve a type of file system."""
+    program = file_system.removeprefix("fuse.")
+    return file_system in _NETWORK or (program != file_system and program.startswith(_NETWORK_PROGRAMS))
 
 
 def short_temporary_folder() -> str:

@@ -22,9 +22,8 @@ from msgspec import Struct, structs
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials
 from study.mirrors.tracking_uri import passes, reason_of, refusal
-from study.records.files import write_atomically
+from study.records.files import at_work, take, write_atomically
 from study.records.folder import StudyFolder
-from study.records.lock import at_work, take
 from study.records.records import Line, Whole, read_lines
 
 _log = logging.getLogger(__name__)
@@ -158,7 +157,7 @@ class Mirror(ABC):
             raise TrackingError(where=where, rule=rule, got=got, fix=fix)
         self.is_held = True
         stack.callback(setattr, self, "is_held", False)
-        stack.callback(os.close, taken[0])
+        stack.callback(os.close, taken)
 
     def step(self) -> int:
         """Send some of the next records and return their number; 0 at the end of the records.

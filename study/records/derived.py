@@ -1,6 +1,5 @@
 """What is made of the records: the table of trials for people and spreadsheets, and a copy that can be published."""
 
-import contextlib
 import csv
 import io
 import lzma
@@ -16,8 +15,8 @@ from study.harmless import csv_cell, mask_arguments, printable
 from study.metrics import OF_TRIALS
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, ledger_of
-from study.records.records import RESTORE, StudyOpened, read_lines, written_line
+from study.records.ledger import TrialRow, ledger_of
+from study.records.records import StudyOpened, read_lines, written_line
 
 # --- trials.csv -------------------------------------------------------------------------------------------------------
 
@@ -58,24 +57,6 @@ def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
     for cells in (names, *([line.get(name) for name in names] for line in lines)):
         writer.writerow([csv_cell(printable(cell)) if isinstance(cell, str) else cell for cell in cells])
     write_atomically(path, text.getvalue())
-
-
-def cut_records(folder: StudyFolder, ledger: Ledger) -> RecordError | None:
-    """Return as an error that trials.csv shows trials as ended that are not on record: a resume would run them again.
-
-    Args:
-        folder: The study, at which no driver is at work.
-        ledger: What its records lead to.
-    """
-    ended: set[int] = set()
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, csv.Error), folder.table.open() as file:
-        ended = {int(row["trial"]) for row in csv.DictReader(file) if row["status"] in ("finished", "failed")}
-    if missing := sorted(ended - {number for number, row in ledger.rows.items() if row.ended}):
-        rule = "must hold every trial that was recorded"
-        got = f"none of the trials {missing[:8]}, which trials.csv shows as ended: the file was cut"
-        fix = f"{RESTORE} Where the records are right, move away trials.csv."
-        return RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
-    return None
 
 
 # --- a copy for publication -------------------------------------------------------------------------------------------

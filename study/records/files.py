@@ -1,24 +1,37 @@
-"""Files of a study folder, which may be somebody else's: what may be in it, and how files are written.
+"""Files of a study folder, which may be somebody else's: what may be in it, how files are written, and who works there.
 
 Through a symbolic link in a stranger's folder, a command would write to any file of its user, or copy any file of
 theirs into a packed study; a pipe in a file's place would let a command wait for ever. So nothing but files and folders
 may be in it, and a resume trusts it only where it is the user's own.
+
+One driver at a time works on a study: it holds the kernel's lock (flock) on `.lock`, which ends with it; the file says
+who it is. Where a file system shows no locks to other hosts, `RecordLog` refuses to write behind another driver, so
+that the records stay whole.
 """
 
 import contextlib
-import grp
+import fcntl
 import os
-import pwd
 import secrets
 import shlex
+import socket
 import stat
-from pathlib import Path, PurePosixPath
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from study.errors import RecordError
+from study.harmless import mask_credentials
+from study.machine.host import current_job
 
 DRAFT = ".draft"
 """How the names of files end that are being written; a kill leaves them."""
-_WAY_OUT = "Remove it, or put a copy of what it leads to in its place."
+LOCK = ".lock"
+_TRIES, _PAUSE_S = 5, 0.05
+"""Another process holds the lock for an instant to look."""
+
+# --- what may be in a folder, and how files are written ---------------------------------------------------------------
 
 
 def check_plain(folder: Path) -> None:
@@ -34,43 +47,28 @@ def check_plain(folder: Path) -> None:
                 if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.name.startswith(".#"):  # Emacs' mark of an editor
                     continue
                 got = "a symbolic link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
-                raise RecordError(where=str(path), rule="must be a file or a folder", got=got, fix=_WAY_OUT)
+                fix = "Remove it, or put a copy of what it leads to in its place."
+                raise RecordError(where=str(path), rule="must be a file or a folder", got=got, fix=fix)
 
 
 def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the copy.") -> None:
     """Refuse a folder that is another user's, or that others may write to, by its owner and mode and its files'.
 
-    A resume, `sync` and `evaluate` trust what they find there. The user's own group, of the same name, is not others.
+    A resume, `sync` and `evaluate` trust what they find there. The user's own group, of the same number, is not others.
 
     Raises:
         RecordError: Names the first file or folder.
     """
     for place in (folder, *folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # a draft that another process has just removed
-            status, others = place.stat(), stat.S_IWOTH | stat.S_IWGRP
+            status = place.stat()
             if status.st_uid != os.getuid():
                 rule, got = f"must belong to you (uid {os.getuid()})", f"uid {status.st_uid}"
                 raise RecordError(where=str(place), rule=rule, got=got, fix=way_out)
-            with contextlib.suppress(KeyError):  # a system that does not know the user or the group
-                if grp.getgrgid(status.st_gid).gr_name == pwd.getpwuid(os.getuid()).pw_name:
-                    others = stat.S_IWOTH
+            others = stat.S_IWOTH if status.st_gid == os.getuid() else stat.S_IWOTH | stat.S_IWGRP
             if status.st_mode & others:
                 fix = f"Run `chmod go-w {shlex.quote(str(place))}`."
                 raise RecordError(where=str(place), rule="must not be writable by others", fix=fix)
-
-
-def below(root: Path, name: str) -> Path:
-    """Return `root/name`, which no link on the way leads elsewhere; `root` itself may be reached through links.
-
-    Raises:
-        RecordError: A part of the path below `root` is a link.
-    """
-    path = root
-    for part in PurePosixPath(name).parts:
-        path = path / part
-        if path.is_symlink():
-            raise RecordError(where=str(path), rule="must not be a symbolic link", fix=_WAY_OUT)
-    return path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -81,7 +79,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -107,3 +105,87 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+# --- who works on a study ---------------------------------------------------------------------------------------------
+
+
+def take(path: Path) -> int | None:
+    """Lock a file, which is made, and return its handle; None where another process holds it.
+
+    On a file system without locks nobody holds it.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE_S)
+            continue
+        except OSError:
+            pass
+        return handle
+    os.close(handle)
+    return None
+
+
+@contextlib.contextmanager
+def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
+    """Hold the study in `folder` for this process.
+
+    Args:
+        folder: The study's folder.
+        take_over: Whether the person knows that a driver of another host, whose lock a file server keeps, is gone.
+
+    Raises:
+        RecordError: Another driver holds it; says which one and what to do. Or the folder cannot be written.
+    """
+    file, job, here = folder / LOCK, current_job(), f" on {socket.gethostname()} ("
+    batch = f", {job.scheduler.upper()} job {job.id}" if job else ""
+    command = shlex.join(map(mask_credentials, sys.argv))[:300]
+    try:
+        if (handle := take(file)) is None and take_over and here not in _holder(folder):
+            file.unlink()  # the lock on it counts no more
+            handle = take(file)
+        if handle is not None:
+            os.truncate(handle, 0)
+            os.pwrite(handle, f"pid {os.getpid()}{here}since {time.ctime()}{batch}): {command}".encode(), 0)
+    except OSError as error:
+        rule = f"must be a file of yours that can be written ({error.strerror})"
+        fix = "Free some space, check the permissions of it and its folder, or remove what is in its place."
+        raise RecordError(where=str(error.filename or file), rule=rule, fix=fix) from error
+    if handle is None:
+        rule, got = "one driver at a time may work on a study", f"another driver, {_holder(folder)}"
+        fix = "Wait for it or end it, or start your own study with --name. If its host is gone, add --take-over."
+        raise RecordError(where=str(folder), rule=rule, got=got, fix=fix)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def at_work(folder: Path) -> str:
+    """Return who holds a study; empty where nobody does, as far as the file system shows the locks of other hosts."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:  # there is no lock, or one that may not be read
+        return ""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others who look are not in the way
+    except BlockingIOError:
+        return _holder(folder)
+    except OSError:
+        return ""
+    finally:
+        os.close(handle)
+    return ""
+
+
+def _holder(folder: Path) -> str:
+    """Return what the last driver that held a study has said of itself."""
+    with contextlib.suppress(OSError):
+        return (folder / LOCK).read_text(errors="replace") or "which is about to begin"
+    return "of another user"

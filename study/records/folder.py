@@ -19,8 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from study.errors import RecordError
-from study.records.files import DRAFT, check_plain, sync, write_atomically
-from study.records.lock import LOCK, OWNER
+from study.records.files import DRAFT, LOCK, check_plain, sync, write_atomically
 from study.records.records import RESTORE, Moment, Whole
 from study.space.parsing import parse_space
 from study.space.space_file import Source
@@ -31,13 +30,8 @@ FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAME_RULE = "must consist of letters, digits, '.', '_' and '-'"
 """Names of studies: they become folders, MLflow experiments and words of command lines."""
-_FILES = (
-    *("study.json", "space.yaml", "records.jsonl", "trials.csv", "certificate.json", "certificate.md"),
-    *("mirror.json", "mirror-optuna.json", "mirror-tensorboard.json", "mirror.log"),
-    *("optuna.journal", "optuna.journal.lock"),
-    *(".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
-    *(LOCK, OWNER),
-)
+_OWN = ("study.json", "space.yaml", "records.jsonl", "mirror*", "optuna.journal*", ".*lock", f".*{DRAFT}")
+"""What a study has in its folder before anything is recorded, as patterns."""
 _OTHER_FOLDER = "Choose another --name or --out."
 
 
@@ -146,7 +140,7 @@ class StudyFolder:
         with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK, OWNER}
+            entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK}
             if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
                 entries.discard(self.tensorboard.name)
             if entries:
@@ -184,7 +178,7 @@ class StudyFolder:
 
     def forget(self) -> None:
         """Remove the files of a study that recorded nothing, and the folder if nothing else is in it."""
-        for file in (*(self.path / name for name in _FILES), *self.path.glob(f".*{DRAFT}")):
+        for file in (file for pattern in _OWN for file in self.path.glob(pattern)):
             file.unlink(missing_ok=True)
         for folder in (self.tensorboard, self.path, self.path.parent):
             with contextlib.suppress(OSError):  # not empty
@@ -201,19 +195,19 @@ class StudyFolder:
             rule, got = "must be the folder of a study", "none (study.json is missing)"
             fix = "Restore it from a backup." if self.records.exists() else meant_by(self.path)
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
-        where = str(self.identity_file)
+        where, rule, got, fix = str(self.identity_file), "must be a study's identity", "", RESTORE
         try:
             with usable(self.identity_file, "a file that you can read", RESTORE):
                 content = msgspec.json.decode(self.identity_file.read_bytes(), type=dict[str, Any])
-            if (found := content.get("format")) != FORMAT:
-                rule, fix = f"this version reads format {FORMAT}", "Use the version of this project that wrote it."
-                raise RecordError(where=where, rule=rule, got=found, fix=fix)
-            return msgspec.convert(content, StudyIdentity)
+            if (found := content.get("format")) == FORMAT:
+                return msgspec.convert(content, StudyIdentity)
+            rule, got = f"this version reads format {FORMAT}", str(found)
+            fix = "Use the version of this project that wrote it."
         except RecordError:
             raise
         except (ValueError, RecursionError) as error:
-            rule, got = "must be a study's identity", f"a damaged file ({error})"
-            raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
+            got = f"a damaged file ({error})"
+        raise RecordError(where=where, rule=rule, got=got, fix=fix)
 
     def check_unpacked(self) -> None:
         """Refuse a packed study, which can be read only.

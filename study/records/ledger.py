@@ -35,8 +35,6 @@ from study.records.records import (
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
-# --- what the iterations of a trial add up to -------------------------------------------------------------------------
-
 _ADDING: dict[str, Callable[[float, float], float]] = {
     **dict.fromkeys(("mean", "weighted mean", "total"), operator.add),
     "largest": max,
@@ -46,81 +44,6 @@ _TIMED = tuple((name, _ADDING[how], how == "weighted mean") for name, how in OF_
 """What is combined of an iteration after the warm-up: the metric, how, and whether it is weighted by the time."""
 _WARM_UP = tuple(each for each in _TIMED if not OF_ITERATIONS[each[0]].endswith("mean"))
 """The same for the warm-up, which enters no mean."""
-
-
-class Sums(Struct, kw_only=True):
-    """What the iterations of one attempt add up to so far; the timed ones are those after the warm-up."""
-
-    iterations: int = 0
-    timed_iterations: int = 0
-    _combined: dict[str, float] = {}
-    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
-    _counts: dict[str, int] = {}
-    """By the same names: iterations that had the metric."""
-    _timed_episodes: float = 0.0
-    """Training episodes that ended after the warm-up."""
-    _timed_lengths: float = 0.0
-    """Their environment steps."""
-
-    def add(self, iteration: int, metrics: Metrics) -> None:
-        """Take in one iteration."""
-        timed, seconds = iteration > WARMUP_ITERATIONS, metrics.get("iteration_time_s")
-        combined, counts = self._combined, self._counts
-        self.iterations += 1
-        for name, adding, is_weighted in _TIMED if timed else _WARM_UP:
-            if (value := metrics.get(name)) is None or (is_weighted and seconds is None):
-                continue
-            value = value * seconds if is_weighted else value  # type: ignore[operator]
-            combined[name] = adding(combined[name], value) if name in combined else value
-            counts[name] = counts.get(name, 0) + 1
-        if timed:
-            self.timed_iterations += 1
-            self._timed_episodes += metrics.get("num_episodes") or 0.0
-            self._timed_lengths += metrics.get("episode_len_sum") or 0.0
-
-    @property
-    def timed_s(self) -> float:
-        """Training seconds of the timed iterations."""
-        return self._combined.get("iteration_time_s", 0.0)
-
-    def env_steps_per_s(self, following: Iteration | None = None) -> float | None:
-        """Return env steps over training seconds, without the warm-up iterations; None before there are any.
-
-        Args:
-            following: Another iteration, which counts as if it had been taken in.
-        """
-        steps, seconds = int(self._combined.get("train_batch_size_actual", 0)), self.timed_s
-        if following is not None and following.iteration > WARMUP_ITERATIONS:
-            seconds += following.metrics.get("iteration_time_s") or 0.0
-            steps += int(following.metrics.get("train_batch_size_actual") or 0)
-        return steps / seconds if seconds > 0 else None
-
-    def worst(self, name: str, absent: float = 0) -> float:
-        """Return the largest or the smallest value of a metric so far, as `OF_ITERATIONS` has it."""
-        return self._combined.get(name, absent)
-
-    def weighted_mean(self, name: str) -> float | None:
-        """Return the mean of a metric over the training time after the warm-up; None when it is not known."""
-        known = self.timed_s > 0 and self._counts.get(name) == self.timed_iterations
-        return self._combined[name] / self.timed_s if known else None
-
-    def columns(self) -> dict[str, float | int | None]:
-        """Return what a table of trials says of the iterations; None where it does not exist."""
-        combined = self._combined
-        values: dict[str, float | int | None] = {
-            "iterations": self.iterations or None,
-            "timed_iterations": self.timed_iterations if self.iterations else None,
-            "timed_env_steps": int(combined.get("train_batch_size_actual", 0)) if self.timed_iterations else None,
-            "timed_s": self.timed_s if self.timed_iterations else None,
-        }
-        for name, how in OF_ITERATIONS.items():
-            value = self.weighted_mean(name) if how == "weighted mean" else combined.get(name)
-            if value is not None and how == "mean":
-                value /= self._counts[name]
-            values[name] = int(value) if value is not None and METRICS[name].whole else value
-        lengths, episodes = self._timed_lengths, self._timed_episodes
-        return values | {"episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None}
-
 
 # --- a trial ----------------------------------------------------------------------------------------------------------
 
@@ -161,8 +84,17 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     """When the warm-up was over, by the driver's clock."""
     timed_to: float | None = None
     """When the latest iteration was recorded, by the same clock."""
-    sums: Sums = field(default_factory=Sums)
-    """What its iterations add up to."""
+    iterations_done: int = 0
+    timed_iterations: int = 0
+    """Those after the warm-up."""
+    combined: dict[str, float] = field(default_factory=dict)
+    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """By the same names: iterations that had the metric."""
+    timed_episodes: float = 0.0
+    """Training episodes that ended after the warm-up."""
+    timed_lengths: float = 0.0
+    """Their environment steps."""
     cpu_s: float = 0.0
     """Of training in this attempt."""
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -194,7 +126,44 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     def num_lost_runners(self) -> int:
         """Runners that were missing in the worst iteration."""
         runners = int(self.setting[SCALE])
-        return max(runners - int(self.sums.worst("num_healthy_env_runners", runners)), 0)
+        return max(runners - int(self.combined.get("num_healthy_env_runners", runners)), 0)
+
+    @property
+    def timed_s(self) -> float:
+        """Training seconds of the timed iterations."""
+        return self.combined.get("iteration_time_s", 0.0)
+
+    @property
+    def final_return(self) -> float | None:
+        """The mean over the evaluations in the last `FINAL_SHARE` of the budget."""
+        # A tolerance, since progress is a sum of fractions.
+        finals = [each.mean for each in self.evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
+        return sum(finals) / len(finals) if finals else None
+
+    def reached(self, spec: StudySpec) -> int | None:
+        """Return the place of the first of the first two consecutive evaluations at or above the target."""
+        target = spec.environment.target
+        if self.status != "finished" or target is None:
+            return None
+        pairs = enumerate(itertools.pairwise(self.evaluations))
+        return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
+
+    def env_steps_per_s(self, following: Iteration | None = None) -> float | None:
+        """Return env steps over training seconds, without the warm-up iterations; None before there are any.
+
+        Args:
+            following: Another iteration, which counts as if it had been taken in.
+        """
+        steps, seconds = int(self.combined.get("train_batch_size_actual", 0)), self.timed_s
+        if following is not None and following.iteration > WARMUP_ITERATIONS:
+            seconds += following.metrics.get("iteration_time_s") or 0.0
+            steps += int(following.metrics.get("train_batch_size_actual") or 0)
+        return steps / seconds if seconds > 0 else None
+
+    def weighted_mean(self, name: str) -> float | None:
+        """Return the mean of a metric over the training time after the warm-up; None when it is not known."""
+        known = self.timed_s > 0 and self.counts.get(name) == self.timed_iterations
+        return self.combined[name] / self.timed_s if known else None
 
     def apply(self, record: OfTrial, moment: float) -> None:
         """Take in one record of this trial, written at `moment`."""
@@ -211,8 +180,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                     cpus[place.get("machine", place["host"])] += place["num_cpus"]
                 self.cpus_per_machine = dict(cpus)
             case Iteration():
-                self.sums.add(record.iteration, record.metrics)
-                self.cpu_s += record.metrics.get("cpu_time_s") or 0.0
+                self.add(record.iteration, record.metrics)
                 if record.iteration > WARMUP_ITERATIONS:
                     self.timed_to = moment
                 else:
@@ -230,14 +198,43 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
                 if record.timing is not None:
                     self.timing, self.timing_reason, self.provisional = record.timing, record.timing_reason, False
 
+    def add(self, iteration: int, metrics: Metrics) -> None:
+        """Take in the metrics of one iteration."""
+        timed, seconds = iteration > WARMUP_ITERATIONS, metrics.get("iteration_time_s")
+        combined, counts = self.combined, self.counts
+        self.iterations_done += 1
+        self.cpu_s += metrics.get("cpu_time_s") or 0.0
+        for name, adding, is_weighted in _TIMED if timed else _WARM_UP:
+            if (value := metrics.get(name)) is None or (is_weighted and seconds is None):
+                continue
+            value = value * seconds if is_weighted else value  # type: ignore[operator]
+            combined[name] = adding(combined[name], value) if name in combined else value
+            counts[name] = counts.get(name, 0) + 1
+        if timed:
+            self.timed_iterations += 1
+            self.timed_episodes += metrics.get("num_episodes") or 0.0
+            self.timed_lengths += metrics.get("episode_len_sum") or 0.0
+
     def columns(self) -> dict[str, float | int | None]:
         """Return every quantity of `study.metrics.OF_TRIALS` but those of `summary`; None where it does not exist."""
-        known = self.evaluations
-        return self.sums.columns() | {
+        known, combined, timed = self.evaluations, self.combined, self.timed_iterations
+        lengths, episodes = self.timed_lengths, self.timed_episodes
+        values: dict[str, float | int | None] = {
+            "iterations": self.iterations_done or None,
+            "timed_iterations": timed if self.iterations_done else None,
+            "timed_env_steps": int(combined.get("train_batch_size_actual", 0)) if timed else None,
+            "timed_s": self.timed_s if timed else None,
+            "episode_len": lengths / episodes if episodes > 0 and lengths > 0 else None,
             "num_evaluations": len(known) or None,
             "num_eval_episodes": sum(len(each.returns) for each in known) if known else None,
             "num_cut": sum(each.num_cut for each in known) if known else None,
         }
+        for name, how in OF_ITERATIONS.items():
+            value = self.weighted_mean(name) if how == "weighted mean" else combined.get(name)
+            if value is not None and how == "mean":
+                value /= self.counts[name]
+            values[name] = int(value) if value is not None and METRICS[name].whole else value
+        return values
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
         """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.
@@ -247,44 +244,8 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             status: How the attempt ends.
             moment: When it ends, seconds since the epoch.
         """
-        end = End(row=self, spec=spec, status=status, moment=moment)
-        return {name: metric.of(end) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
-
-
-class End(Struct, frozen=True, kw_only=True):
-    """The end of an attempt, of which the metrics of grain `trial` are made."""
-
-    row: TrialRow
-    spec: StudySpec
-    status: Status
-    moment: float
-    """Seconds since the epoch."""
-
-    @property
-    def last(self) -> Iteration | None:
-        """The last iteration."""
-        return self.row.last_iteration
-
-    @property
-    def evaluations(self) -> list[Evaluation]:
-        """All evaluations."""
-        return self.row.evaluations
-
-    @property
-    def final_return(self) -> float | None:
-        """The mean over the evaluations in the last `FINAL_SHARE` of the budget."""
-        # A tolerance, since progress is a sum of fractions.
-        finals = [each.mean for each in self.evaluations if each.progress >= 1 - FINAL_SHARE - 1e-9]
-        return sum(finals) / len(finals) if finals else None
-
-    @property
-    def reached(self) -> int | None:
-        """Place of the first of the first two consecutive evaluations at or above the target, in a finished trial."""
-        target = self.spec.environment.target
-        if self.status != "finished" or target is None:
-            return None
-        pairs = enumerate(itertools.pairwise(self.evaluations))
-        return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
+        end = structs.replace(self, status=status, ended_at=moment)
+        return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------

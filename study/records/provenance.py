@@ -1,8 +1,6 @@
 """Where and with what a driver ran: commit, versions, machine, job; no secrets. JSON values."""
 
-import os
 import platform
-import re
 import shlex
 import socket
 import subprocess
@@ -17,22 +15,16 @@ from typing import Any
 import psutil
 
 from study.harmless import mask_credentials
-from study.machine.host import cpu_model, usable_cpus
-from study.machine.jobs import current_job
+from study.machine.host import cpu_model, current_job, usable_cpus
 
 _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),
 )
 _CHECKOUT = Path(__file__).resolve().parents[2]
 _GIT_TIMEOUT_S = 5.0
-_VARIABLES = re.compile(r"OMP_NUM_THREADS|(RAY|TUNE)_\w+")
-"""What changes how Ray and Tune behave."""
-_SECRET = re.compile(r"TOKEN|PASS|SECRET|CREDENTIAL|KEY", re.IGNORECASE)
 
 
-def provenance(
-    own_modules: Mapping[str, str | None] | None = None, variables: Mapping[str, str | None] | None = None
-) -> dict[str, Any]:
+def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
@@ -41,7 +33,6 @@ def provenance(
     Args:
         own_modules: Name -> digest of the modules of the user's own that the environment consists of; the digest is
             None where it was not taken.
-        variables: Environment variables that a script of the user's own sets, each None where it removes one.
     """
     job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES)
     for name in _PACKAGES:
@@ -50,7 +41,6 @@ def provenance(
     words = [mask_credentials(shlex.join(sys.argv))]
     with suppress(ValueError):  # the mask has taken a quote
         words = shlex.split(words[0])
-    here = {key: value for key, value in os.environ.items() if _VARIABLES.fullmatch(key) and not _SECRET.search(key)}
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "git": git_state(_CHECKOUT),
@@ -64,16 +54,8 @@ def provenance(
         "memory_mb": psutil.virtual_memory().total // 10**6,
         "command": words,
         "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
-        "environment": {key: _shown(key, value) for key, value in {**here, **(variables or {})}.items()},
         "own_modules": dict(own_modules or {}),
     }
-
-
-def _shown(name: str, value: str | None) -> str | None:
-    """Return the value of a variable without secrets; JSON may hide anything."""
-    if value is None:
-        return None
-    return "***" if _SECRET.search(name) or value.lstrip().startswith(("{", "[")) else mask_credentials(value)
 
 
 def git_state(checkout: Path) -> dict[str, Any] | None:

@@ -1,8 +1,7 @@
 """What a study remembers: one append-only file of JSON lines, the only truth, and its one writer.
 
-Everything else (Optuna's journal, MLflow, tables) is derived from this file. A line is a head, with a consecutive
-`seq`, and a record. Each kind of record is a class, and reading is decoding: what a line holds is of the types declared
-here, or the file is refused with the number of the line.
+A line is a head, with a consecutive `seq`, and a record. Each kind of record is a class, and reading is decoding: what
+a line holds is of the types declared here, or the file is refused with the number of the line.
 """
 
 import contextlib
@@ -218,11 +217,6 @@ class Iteration(OfTrial, frozen=True):
     """Training seconds so far."""
     metrics: Metrics
     """Metrics of grain `iteration` by name; None where the quantity does not exist."""
-
-    def __post_init__(self) -> None:
-        for name, value in self.metrics.items():
-            if name.startswith("num_") and value is not None and not abs(value) <= _MOST:
-                raise ValueError(f"`metrics.{name}` must be a count of at most 2**53")
 
 
 class Evaluation(OfTrial, frozen=True):
@@ -463,7 +457,7 @@ class RecordLog:
             if self._is_closed:
                 rule, fix = "a session that has ended must write no more", "Run the same command with --resume."
                 raise RecordError(where=str(self.path), rule=rule, got=record.kind, fix=fix)
-            self._check_alone(asking_anew=record.durable)
+            self._check_alone()
             moment = self.now()
             raw = written_line(record, seq=self._next_seq, moment=moment)
             try:
@@ -482,18 +476,10 @@ class RecordLog:
             self._is_closed = isinstance(record, StudyClosed)
         return line
 
-    def _check_alone(self, *, asking_anew: bool) -> None:
-        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file.
-
-        Args:
-            asking_anew: Open the file for it, so that a file server is asked; else its last answer may do.
-
-        Raises:
-            RecordError: The file is not as this driver left it.
-        """
+    def _check_alone(self) -> None:
+        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file."""
         try:
-            if asking_anew:
-                os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+            os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))  # else a file server's last answer would do
             status = self.path.stat()
             if (status.st_ino, status.st_size) == (self._inode, self._end):
                 return

@@ -23,8 +23,8 @@ from study.mirrors import mlflow_mirror
 from study.mirrors.follower import sync
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess
+from study.records.files import held
 from study.records.folder import StudyFolder
-from study.records.lock import held
 from tests.integration.mlflow_tools import (
     answering_server,
     assert_mirrored,

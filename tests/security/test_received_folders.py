@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shlex
-import shutil
 import tarfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -205,20 +204,6 @@ def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, 
     with contextlib.nullcontext() if command != "evaluate" else pytest.raises(StudyError):
         COMMANDS[command](received)
     assert stranger.asked == []
-
-
-def test_a_report_overwrites_no_file_that_a_link_below_its_folder_leads_to(study, tmp_path):
-    outside = tmp_path / ".bashrc"
-    outside.write_text("mine")
-    report, out = make_report(Study(open_study(study.path))), tmp_path / "out"
-    for name in ("tables/T2.csv", "tables", "report.html", "figures"):
-        shutil.rmtree(out, ignore_errors=True)
-        (out / name).parent.mkdir(parents=True)
-        (out / name).symlink_to(outside if "." in name else tmp_path)
-        with pytest.raises(RecordError, match="symbolic link"):
-            write(report, out)
-        assert outside.read_text() == "mine"
-    assert not list(tmp_path.glob("T*.csv"))
 
 
 def test_the_person_s_own_links_to_a_study_or_an_output_folder_are_followed(study, tmp_path):

@@ -13,7 +13,6 @@ from study.doctor import checks
 from study.doctor.asking import PROJECT, Node, Surroundings, read_node
 from study.doctor.checks import CHECKS, Finding, judge, run_check
 from study.errors import ClusterError
-from study.machine.host import Mount
 from study.machine.load import NodeLoad
 from study.machine.shape import LOCAL, NodeShape
 from tests.spaces import spec
@@ -139,7 +138,7 @@ def test_little_space_is_found(tmp_path, monkeypatch, free_mb, level):
 @pytest.mark.parametrize(("kind", "level"), [("ext4", "warn"), ("nfs4", "ok")])
 def test_a_batch_job_wants_its_studies_where_its_next_node_finds_them(tmp_path, monkeypatch, kind, level):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setattr(checks, "mount_of", lambda path: Mount(kind))
+    monkeypatch.setattr(checks, "file_system_of", lambda path: kind)
     assert_says("storage", private(out=tmp_path), level)
 
 
@@ -150,7 +149,7 @@ def test_mlflow_is_asked_as_the_start_of_a_study_asks(tmp_path, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
     assert_says("mlflow", private(uri=uri), "fail", "Connection refused")
-    monkeypatch.setattr(checks, "mount_of", lambda path: Mount("nfs4"))
+    monkeypatch.setattr(checks, "file_system_of", lambda path: "nfs4")
     assert_says("mlflow", around, "warn", "SQLite database on nfs4", "PostgreSQL")
 
 

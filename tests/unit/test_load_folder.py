@@ -109,7 +109,7 @@ def test_the_frame_is_what_the_ledger_says(which, request):
         assert_equal(line["reason"], row.reason or None, "reason")
         for name in row.summary.keys() - {"env_steps_per_s"}:
             assert_equal(line[name], table[name], name)
-        rate = row.sums.env_steps_per_s()
+        rate = row.env_steps_per_s()
         assert_equal(line["env_steps_per_s"], row.summary.get("env_steps_per_s") if rate is None else rate, "rate")
         assert_equal(line["startup_time_s"], row.summary.get("startup_time_s", row.startup_time_s), "startup_time_s")
         for name, value in means[line["trial"]].items():

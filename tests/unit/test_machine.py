@@ -13,18 +13,17 @@ import pytest
 from study.errors import ClusterError
 from study.machine import host
 from study.machine.host import (
-    Mount,
     control_groups,
     cores_of,
     count_gpus,
     cpu_quota,
-    mount_of,
+    current_job,
+    file_system_of,
+    is_network,
     own_folder,
     short_temporary_folder,
     this_node,
 )
-from study.machine.jobs import BatchJob, current_job
-from tests.launching import install
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -91,87 +90,23 @@ def test_the_cpus_that_a_process_is_bound_to_are_its_own():
 # File systems.
 
 
-def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
-    mounts = [
-        ("/", "ext4", "rw"),
-        ("/home", "nfs4", "rw,vers=4.2,local_lock=none"),
-        ("/home/a b", "lustre", "rw,flock"),
-        ("/scratch", "ext4", "rw"),
-        ("/scratch", "beegfs", "rw"),
-        ("/caf\udce9", "xfs", "rw"),  # a name of another encoding
-    ]
-    assert mount_of(Path("/proc/self")).kind == "proc"
-    found = [SimpleNamespace(mountpoint=point, fstype=kind, opts=options) for point, kind, options in mounts]
+def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
+    mounts = {"/": "ext4", "/home": "nfs4", "/home/a b": "lustre", "/caf\udce9": "xfs"}  # a name of another encoding
+    found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in [*mounts.items(), ("/home", "beegfs")]]
+    assert file_system_of(Path("/proc/self")) == "proc"
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
-    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
-    assert {path: mount_of(Path(path)).kind for path in wanted} == wanted
-    assert mount_of(Path("/home/u")).locks_reach_all_hosts
+    wanted = {"/etc": "ext4", "/home/u/x": "beegfs", "/home/a b/c": "lustre", "/homes": "ext4"}
+    assert {path: file_system_of(Path(path)) for path in wanted} == wanted
     found.clear()
-    assert mount_of(Path("/home")) == Mount("")
+    assert file_system_of(Path("/home")) == ""
+    kinds = ("nfs4", "lustre", "fuse.sshfs", "fuse.ceph-fuse", "ext4", "fuse.squashfuse", "")
+    assert [is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "network", "reach"),
-    [
-        ("ext4", ["rw"], False, True),
-        ("nfs", ["rw", "vers=3", "local_lock=none"], True, True),
-        ("nfs", ["rw", "vers=3", "nolock", "local_lock=none"], True, False),
-        ("lustre", ["rw", "flock", "lazystatfs"], True, True),
-        ("lustre", ["rw", "localflock"], True, False),
-        ("gpfs", ["rw"], True, True),
-        ("fuse.ceph-fuse", ["rw"], True, False),
-        ("fuse.squashfuse", ["rw"], False, False),
-        ("", [], False, False),
-    ],
-)
-def test_which_file_systems_other_hosts_write_to_and_see_the_locks_of(kind, options, network, reach):
-    mount = Mount(kind, tuple(options))
-    assert (mount.is_network, mount.locks_reach_all_hosts) == (network, reach)
-
-
-# Batch jobs.
-
-
-@pytest.mark.parametrize(
-    ("variables", "job"),
-    [
-        ({}, None),
-        (
-            {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2"},
-            BatchJob(scheduler="slurm", id="7", cluster="c", restarts=2),
-        ),
-        ({"OAR_JOB_ID": "8"}, BatchJob(scheduler="oar", id="8")),
-        ({"PBS_JOBID": "9.host"}, BatchJob(scheduler="pbs", id="9.host")),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}, BatchJob(scheduler="kubernetes", id="p")),
-    ],
-)
-def test_a_job_is_read_from_the_variables_of_its_scheduler(variables, job):
-    assert current_job(variables) == job
-
-
-NO_ANSWER = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-
-
-@pytest.mark.parametrize(
-    ("scheduler", "program", "over"),
-    [
-        ("slurm", "echo RUNNING", False),
-        ("slurm", "echo COMPLETING", False),
-        ("slurm", "true", True),
-        ("slurm", "echo PENDING", True),  # requeued, not started yet
-        ("slurm", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("slurm", f"echo '{NO_ANSWER}' >&2; exit 1", False),
-        ("slurm", "printf 'travail termin\\351' >&2; exit 1", False),  # é in Latin-1
-        ("oar", "echo 42: Terminated", True),
-        ("oar", "echo 42: Running", False),
-        ("oar", "exit 1", False),
-        ("pbs", "true", False),
-    ],
-)
-def test_what_schedulers_say_of_another_job(tmp_path, monkeypatch, scheduler, program, over):
-    install(tmp_path, dict.fromkeys(("squeue", "oarstat"), program))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    assert BatchJob(scheduler=scheduler, id="1").is_over("2") is over
+def test_a_job_is_read_from_the_variables_of_its_scheduler():
+    assert current_job({}) is None
+    assert current_job({"SLURM_JOB_ID": "7"}) == ("slurm", "7")
+    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}) == ("kubernetes", "p")
 
 
 # Processes, and everything that a node says.

@@ -72,17 +72,17 @@ study.metrics = module
 from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
 from study.mirrors import mlflow_content, tensorboard
 from study.records.records import Iteration, Line
-from study.records.ledger import Sums
+from tests import synthetic
 from study.records.derived import OF_TRIALS
 from study.trial.measure import iteration_metrics
 from tests.unit.test_measure import sample, step
 
-sums = Sums()
+row = synthetic.row(0)
 for number, count in ((1, 2), (2, 4), (3, 3)):
     found = iteration_metrics(step(tuple(sample(each, 1.0) for each in range(count))))
-    sums.add(number, found)
+    row.add(number, found)
 assert found["num_samples"] == 3
-assert sums.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
+assert row.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
 record = Iteration(trial=0, attempt=1, iteration=3, env_steps=9, wall_time_s=3.0, metrics=found)
 points = mlflow_content.points_of(Line(seq=0, time=0.0, record=record, end=0), None)
 assert ("num_samples", 3.0) in [(point.key, point.value) for point in points]

@@ -13,7 +13,7 @@ from study.records.provenance import git_state, provenance
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch):
     for name in list(os.environ):
-        if name.startswith(("RAY_", "TUNE_", "SLURM_", "OAR_", "PBS_", "KUBERNETES_")):
+        if name.startswith(("SLURM_", "OAR_", "PBS_", "KUBERNETES_")):
             monkeypatch.delenv(name)
 
 
@@ -41,29 +41,9 @@ def test_commit_and_dirty_flag(tmp_path, monkeypatch):
 
 
 def test_it_is_json_that_describes_this_process_and_keeps_no_secret(monkeypatch):
-    for name, value in {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": "s3cret",
-        "RAY_REDIS_PASSWORD": "s3cret",
-        "RAY_AUTH_TOKEN_PATH": "/s3cret",
-        "RAY_ADDRESS": "redis://me:s3cret@head:6379",
-        "RAY_RUNTIME_ENV": '{"env_vars": {"X": "s3cret"}}',
-        "TUNE_MAX_PENDING_TRIALS_PG": "1",
-        "OMP_NUM_THREADS": "2",
-        "AWS_REGION": "s3cret",
-    }.items():
-        monkeypatch.setenv(name, value)
     line = "run.py --tracking-uri=postgresql://me:s3cret@db/x --password s3cret --api-key=s3cret --name a"
     monkeypatch.setattr("sys.argv", [*line.split(), "--config-args", "--hf-token s3cret -n 2"])
-    found = provenance({}, {"DIFFICULTY": "hard", "WANDB_API_KEY": "s3cret", "HOME": None})
-    assert found["environment"] == {
-        "OMP_NUM_THREADS": "2",
-        "RAY_ADDRESS": "redis://***@head:6379",
-        "RAY_AUTH_MODE": "token",
-        "RAY_RUNTIME_ENV": "***",
-        "TUNE_MAX_PENDING_TRIALS_PG": "1",
-        **{"DIFFICULTY": "hard", "WANDB_API_KEY": "***", "HOME": None},
-    }
+    found = provenance({})
     assert found["command"] == [
         *("run.py", "--tracking-uri=postgresql://***@db/x", "--password", "***", "--api-key=***", "--name", "a"),
         *("--config-args", "--hf-token *** -n 2"),

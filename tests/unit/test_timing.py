@@ -4,7 +4,7 @@ import pytest
 
 from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
-from study.records.timing import Label, Reserved, disturbances, label_at_end
+from study.records.timing import Label, disturbances, label_at_end, reserved
 from tests import synthetic
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec
@@ -26,8 +26,8 @@ def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, loa
     """Return how a trial of two runners ends that began with a label."""
     began = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
     row, counts = synthetic.row(0, node_loads=list(loads), **began), {"num_healthy_env_runners": 2 - lost}
-    row.sums.add(1, {**counts, "num_dropped_samples": dropped, "num_env_runner_restarts": restarts})
-    row.sums.add(2, {"iteration_time_s": 2.0, "train_batch_size_actual": 400, "cpu_pressure": pressure})
+    row.add(1, {**counts, "num_dropped_samples": dropped, "num_env_runner_restarts": restarts})
+    row.add(2, {"iteration_time_s": 2.0, "train_batch_size_actual": 400, "cpu_pressure": pressure})
     return label_at_end(row, failed=failed)
 
 
@@ -120,7 +120,7 @@ def found(*loads, **reserved):
 
 
 def held(cpus, ended=0.0):
-    return Reserved(num_cpus=cpus, ended=ended)
+    return cpus, ended
 
 
 def test_where_every_core_is_reserved_a_tenth_of_one_is_too_much():
@@ -170,3 +170,46 @@ def test_machines_of_one_host_name_are_counted_apart():
     assert line.startswith("foreign load on a: ")  # one core is free on the first one, three on the other
     row.apply(replace(synthetic.built(0), placement=[{"host": "a", "num_cpus": 2}]), 1.0)
     assert row.cpus_per_machine == {"a": 2}  # a record of before there were machines
+
+
+# --- what a study holds beside a trial, by hand: trial 0 is timed from second 100 to second 110 on hosts a and b -----
+
+
+def beside(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, **hosts):
+    times = {"started": started, "ended_at": ended, "timed_from": timed[0], "timed_to": timed[1]}
+    return synthetic.row(trial, num_cpus=num_cpus, cpus_per_machine=hosts, **times)
+
+
+@pytest.mark.parametrize(
+    ("others", "on_a", "on_b"),
+    [
+        pytest.param([], held(2), held(1), id="alone"),
+        pytest.param([beside(1, started=50.0, a=4)], held(6), held(1), id="all the time"),
+        pytest.param([beside(1, started=107.5, a=4)], held(3), held(1), id="came later"),
+        pytest.param(
+            [beside(1, started=50.0, ended=105.0, a=4)],
+            held(4, 2),
+            held(1),
+            id="ended meanwhile",
+        ),
+        pytest.param(
+            [beside(1, ended=99.0, a=4), beside(2, started=111.0, a=4)],
+            held(2),
+            held(1),
+            id="ended before, began after",
+        ),
+        pytest.param(
+            [beside(1, started=50.0, ended=105.0, num_cpus=6)],
+            held(5, 3),
+            held(4, 3),
+            id="never came up: it may have been anywhere",
+        ),
+    ],
+)
+def test_another_trial_holds_its_cpus_for_its_share_of_the_time(others, on_a, on_b):
+    assert reserved(beside(0, a=2, b=1), others) == {"a": on_a, "b": on_b}
+
+
+def test_without_a_timed_part_there_is_nothing_to_say():
+    assert reserved(beside(0, timed=(None, None), a=2), []) == {}
+    assert reserved(beside(0, timed=(100.0, None), a=2), []) == {}

@@ -17,7 +17,7 @@ from study.designs.holdup.figures import FORMAT, as_json, content_of
 from study.designs.holdup.page import page
 from study.designs.holdup.stages import STAGES, check_version, decide, requests_of
 from study.errors import RecordError
-from study.records.files import below, write_atomically
+from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, StudyOpened, TrialEnded, read_lines
@@ -180,7 +180,7 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
     """
     got = ""
     try:
-        if below(file.parent, file.name).exists() and not file.is_file():
+        if file.exists() and not file.is_file():
             got = "none"
         else:
             written = json.loads(file.read_text())
