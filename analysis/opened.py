@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.estimates import frame_of, select
@@ -18,13 +19,14 @@ from analysis.estimates.certificate import certificate_of
 from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import model_rows
+from analysis.models.iteration_time import model_rows
 from analysis.quantity import Part, rows_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
 from study.errors import AnalysisError
+from study.text import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,10 +67,6 @@ class Study:
     @property
     def evaluations(self) -> pd.DataFrame:
         """One row per greedy evaluation; columns and units: `analysis.load.EVALUATION_COLUMNS`."""
-        return self._evaluations.copy()
-
-    @cached_property
-    def _evaluations(self) -> pd.DataFrame:
         return self.data.evaluations()
 
     def estimates(self, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
@@ -109,7 +107,7 @@ class Study:
         Raises:
             AnalysisError: There is no table of that name.
         """
-        from analysis.tables.catalogue import table_of
+        from analysis.tables import table_of
 
         return table_of(name, self)
 
@@ -133,7 +131,7 @@ class Study:
     @cached_property
     def tables(self) -> "dict[str, Table]":
         """The tables of the report by name; one without rows says why."""
-        from analysis.tables.catalogue import TABLES
+        from analysis.tables import TABLES
 
         return {name: self.table(name) for name in TABLES}
 
@@ -157,18 +155,30 @@ class Study:
     def export(self, path: str | Path) -> Path:
         """Write the score of every seed of every setting as JSON, as rliable reads it, and return the path.
 
-        Raises:
-            AnalysisError: There is nothing to export, or the file cannot be written.
-        """
-        from analysis.exports import exported
+        A setting at a number of runners is an algorithm, with an array (runs, 1 task) in the order of the seeds: of
+        scores, where a failed run has 0, or of final returns where nothing is scored.
 
-        content, path = exported(self.settings if self.kind != "throughput" else ()), Path(path)
+        Raises:
+            AnalysisError: No run has ended with its whole budget, a run has no number, or the file cannot be written.
+        """
+        found = dict[str, list[list[float]]]()
+        for each in self.settings if self.kind != "throughput" else ():
+            values = each.scores if each.scored else each.finals
+            if not np.isfinite(values).all():
+                rule, got = "every run must have a number", f"{each.name} has a run without one"
+                fix = "Give `environment.floor`, the return of a run that failed, in the space."
+                raise AnalysisError(where="export", rule=rule, got=got, fix=fix)
+            order = each.runs["seed"].fillna(each.runs["trial"]).to_numpy(dtype=int).argsort()
+            found[f"{each.name}, {count(each.num_env_runners, 'runner')}"] = values[order, None].tolist()
+        if not found:
+            rule, fix = "a run must have ended with its whole budget", "Export a search or a hold-up study that ended."
+            raise AnalysisError(where="export", rule=rule, got="none", fix=fix)
         try:
-            path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+            Path(path).write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:
             got, fix = error.strerror or error, "Choose another path."
             raise AnalysisError(where=str(path), rule="must be writable", got=got, fix=fix) from error
-        return path
+        return Path(path)
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 
@@ -219,7 +229,7 @@ class Study:
         """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self._evaluations, target=spec.environment.target if spec else None)
+            runs = watched(runs, self.evaluations, target=spec.environment.target if spec else None)
         return settings_of(runs, spec)
 
     @cached_property

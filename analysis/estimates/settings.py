@@ -27,15 +27,8 @@ from study.text import count
 LIMIT = "max_iterations"
 """Column that tells settings apart too: runs that were given less training are no replicates of the others."""
 _FIRST = (
-    "train_batch_size",
-    "minibatch_size",
-    "num_epochs",
-    "num_envs_per_env_runner",
-    "lr",
-    "gamma",
-    "lambda",
-    "clip_param",
-    "entropy_coeff",
+    *("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner"),
+    *("lr", "gamma", "lambda", "clip_param", "entropy_coeff"),
 )
 TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)), LIMIT)
 """What tells settings apart, in the order in which a name has them: all that a space can vary."""
@@ -147,13 +140,7 @@ def basis_of(labels: Iterable[str]) -> Basis:
 
 
 def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
-    """Return what an arm or baseline is called, without its scale.
-
-    Args:
-        name: In the records, such as `best_small_batch_grown`.
-        small: The small scale of a hold-up study.
-        unnamed: What to return for a name that is not in `ARMS`; None: the name itself.
-    """
+    """Return what an arm or baseline of the records is called, without its scale; `unnamed` where `ARMS` has none."""
     known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
     return known.format(small="few runners" if small is None else count(small, "runner"))
 

@@ -4,7 +4,7 @@ A batch that is processed faster may need more env steps. A target is looked for
 is 50,000 env steps, the evaluation before being at none, got there anywhere in between; `BEFORE` says since when.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -65,10 +65,9 @@ def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, hori
     The upper end is that of the recorded times, the lower one that of the evaluations before them.
 
     Args:
-        times: Env steps to the target, or those watched without it, shape (runs,).
-        since: Env steps at which each run was last seen below the target, shape (runs,); equal to `times` where these
-            are exact.
-        reached: Whether each run got there, shape (runs,).
+        times: As `times_of` returns them, and so are `since` and `reached`.
+        since: Equal to `times` where these are exact.
+        reached: Whether each run got there.
         horizon: Env steps at which the mean is cut.
     """
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
@@ -107,13 +106,12 @@ def targets_of(
 ) -> Part:
     """Return steps, time and CPUs to the target of each setting with several seeds, or of the confirmation.
 
-    Steps to the target are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that
-    ended, whatever their timing label. Where `watched` has said since when, intervals hold the time between two
-    evaluations. Throughput is that of the setting's own runs with a measured clock, total over total; of runs in
-    several workloads, such as on two kinds of hardware, of the one with the most.
+    Steps are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that ended, whatever
+    their timing label. Throughput is that of the setting's own runs with a measured clock, in the workload with the
+    most of them.
 
     Args:
-        settings: With their runs, those with the most runs first (`analysis.estimates.settings`).
+        settings: With their runs, those with the most runs first.
         measured: Runs whose times may be used (`analysis.scaling.selection`).
         num_trials: Trials of the study.
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
@@ -157,19 +155,10 @@ def targets_of(
 
 
 def _common_horizon(settings: Iterable[Setting]) -> float | None:
-    """Return the env steps up to which all settings were watched: the least of their longest finished runs.
-
-    None where no setting has a finished run. One whose runs all failed does not shorten it.
-    """
-
-    def longest() -> Iterator[float]:
-        for each in settings:
-            watched_ = each.runs.loc[~each.failed, ["env_steps", "env_steps_to_target"]]
-            steps = watched_.to_numpy(dtype=np.float64, na_value=np.nan)
-            if np.isfinite(steps).any():
-                yield float(np.nanmax(steps))
-
-    return min(longest(), default=None)
+    """Return the env steps up to which all settings were watched: the least of their longest finished runs, if any."""
+    names = ["env_steps", "env_steps_to_target"]
+    longest = [each.runs.loc[~each.failed, names].astype("Float64").max(axis=None) for each in settings]
+    return min((float(steps) for steps in longest if pd.notna(steps)), default=None)
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:

@@ -88,13 +88,13 @@ def table_of_pivot(
     Args:
         wide: As `pivot` returns it.
         key: Of the table, such as `T2`.
-        title: Of the table.
+        title: As of `Table`, and so are `conclusion`, `notes` and `definitions`.
         columns: Those of `ABOUT` and quantities, separated by spaces, in order.
         conclusion: One sentence.
         part: What it rests on.
         labels: Column -> what people call it here.
-        notes: Further sentences.
-        definitions: What must be known to read it, beside the meaning of each column.
+        notes: Sentences.
+        definitions: Sentences.
     """
     shown = []
     for name in columns.split():

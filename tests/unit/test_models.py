@@ -6,14 +6,18 @@ import pytest
 from scipy import stats
 
 from analysis.models.iteration_time import (
+    CELL,
     INDEX,
+    MOST_OFF,
+    TIMES,
     UNKNOWNS,
     design,
     fit_iteration_time,
+    from_runs,
     phase_times,
+    prediction_error,
     straggling,
 )
-from analysis.models.study import CELL, MOST_OFF, TIMES, from_runs, prediction_error
 from analysis.scaling.selection import select
 from study.errors import AnalysisError
 from tests import planted as tables_data

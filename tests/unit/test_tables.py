@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.tables.catalogue import TABLES
-from analysis.tables.catalogue import table_of as table_by_name
+from analysis.tables import TABLES
+from analysis.tables import table_of as table_by_name
 from analysis.tables.numbers import estimate
 from analysis.tables.table import Table, TableColumn, table_of, without_rows
 from study.designs.holdup.certificate import make_certificate
