@@ -176,8 +176,8 @@ class Study:
         try:
             Path(path).write_text(json.dumps(found), encoding="utf-8")
         except OSError as error:
-            got, fix = error.strerror or error, "Choose another path."
-            raise AnalysisError(where=str(path), rule="must be writable", got=got, fix=fix) from error
+            said = str(error.strerror or error)
+            raise AnalysisError(where=str(path), rule="must be writable", got=said, fix="Choose another.") from error
         return Path(path)
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------

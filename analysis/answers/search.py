@@ -119,7 +119,7 @@ def _support(found: Sequence[Candidate], reached: Estimate) -> Iterator[Fact]:
     if best.n > 1 and best.of.target is not None:
         seeds += f"; {int(best.of.solved.sum()) or 'none'} of them ended at the target"
     how = f"is the best of {tried:,} settings, judged by" if tried > 1 else "is the only one that was tried, in"
-    yield Fact(role="support", text=f"It {how} {seeds}.", quantity="solved_share")
+    yield Fact(role="support", text=f"It {how} {seeds}.")
     others = [each for each in found[1:] if each.final_return is not None]
     if failed := tried - 1 - len(others):
         yield Fact(role="support", text=f"Of {failed:,} of them every run failed.")

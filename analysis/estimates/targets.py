@@ -60,15 +60,10 @@ def times_of(setting: Setting, horizon: float) -> tuple[FloatArray, FloatArray, 
 
 
 def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, horizon: float) -> Estimate:
-    """Return the restricted mean of env steps to the target with its bootstrap interval.
+    """Return the restricted mean of env steps to the target with its bootstrap interval, of what `times_of` returns.
 
-    The upper end is that of the recorded times, the lower one that of the evaluations before them.
-
-    Args:
-        times: As `times_of` returns them, and so are `since` and `reached`.
-        since: Equal to `times` where these are exact.
-        reached: Whether each run got there.
-        horizon: Env steps at which the mean is cut.
+    The upper end is that of the recorded times, the lower one that of the evaluations before them; the mean is cut at
+    the horizon.
     """
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     whole = np.full(times.size, horizon)
@@ -157,20 +152,16 @@ def targets_of(
 def _common_horizon(settings: Iterable[Setting]) -> float | None:
     """Return the env steps up to which all settings were watched: the least of their longest finished runs, if any."""
     names = ["env_steps", "env_steps_to_target"]
-    longest = [each.runs.loc[~each.failed, names].astype("Float64").max(axis=None) for each in settings]
-    return min((float(steps) for steps in longest if pd.notna(steps)), default=None)
+    watched_ = [each.runs.loc[~each.failed, names].to_numpy(dtype=np.float64, na_value=np.nan) for each in settings]
+    return min((float(np.nanmax(steps)) for steps in watched_ if np.isfinite(steps).any()), default=None)
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
     """Return the runs with `BEFORE`, the last evaluation before the target; 0 where there is none.
 
-    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
-    the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        evaluations: One row per evaluation.
-        target: Return that counts as solved; None where it is not known, and the last evaluation then never counts.
+    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did, the
+    last evaluation counts as seen below, unless it is at the target itself, which another one would have confirmed, or
+    the target is not known.
     """
     hits = runs.set_index("trial")["env_steps_to_target"].astype("Float64")
     trial, steps = evaluations["trial"], evaluations["env_steps"].astype("Float64")

@@ -169,12 +169,7 @@ def lines_of(
 ) -> None:
     """Draw each of the frame's `series` as a line with marks, over what `draw` adds; a legend below names several.
 
-    Args:
-        ax: Axes.
-        frame: Its rows in the order of the legend; a line is in the order of its rows.
-        x: Column.
-        y: Column.
-        draw: Adds what belongs to a line, such as its interval, given its rows and its colour.
+    A line is in the order of its rows. `draw` adds what belongs to it, such as its interval, given its rows and colour.
     """
     import seaborn  # with pyplot, which who reads a table alone does not need
 

@@ -71,13 +71,10 @@ def straggling(num_env_runners: FloatArray) -> FloatArray:
 
 
 def design(cells: pd.DataFrame) -> dict[str, FloatArray]:
-    """Return what the unknowns multiply: by phase a matrix (cells, its unknowns), and further vectors (cells,).
+    """Return what the unknowns multiply in cells with the columns `CELL`: by phase a matrix (cells, its unknowns).
 
     `slowest_runner` is the matrix of the busiest runner; `mean_wait` and `slowest_wait` are known seconds, `straggling`
-    is z(n).
-
-    Args:
-        cells: The columns `CELL`. An unknown episode length counts as endless.
+    is z(n). An unknown episode length counts as endless.
     """
     n, k, batch = (column(cells, name) for name in ("num_env_runners", "num_envs_per_env_runner", "train_batch_size"))
     learners, threads = column(cells, "num_learners"), column(cells, "learner_threads")
@@ -278,13 +275,8 @@ ASKED = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128, 192, 256, 38
 def from_runs(measured: pd.DataFrame) -> list[pd.DataFrame]:
     """Return runs whose phases are known, one frame per workload, the largest first.
 
-    A workload is the fingerprint without what the model takes as numbers and without what leaves the clock alone.
-
-    Args:
-        measured: Runs whose times may be used (`scaling.selection`).
-
-    Returns:
-        A row per run: `CELL` (where it ran), `TIMES` (mean seconds of a timed iteration), `block` and `fingerprint`.
+    A workload is the fingerprint without what the model takes as numbers and without what leaves the clock alone. A row
+    has `CELL` (where it ran), `TIMES` (mean seconds of a timed iteration), `block` and `fingerprint`.
     """
     numbers = [name for name in (*CELL, *TIMES) if name != "step_wait_s"]
     frame = pd.DataFrame({name: measured[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in numbers})

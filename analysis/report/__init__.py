@@ -190,11 +190,6 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
     `out/report.html`, `out/tables/T2.{csv,tex}`, `out/figures/efficiency.{svg,png}`, with their numbers as .csv and,
     for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
 
-    Args:
-        report: The report.
-        out: Folder; it is made if needed.
-        formats: Which to write; pictures come with all of them but csv alone.
-
     Raises:
         AnalysisError: The folder cannot be written.
     """

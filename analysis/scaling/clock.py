@@ -354,14 +354,9 @@ def _all_places(measured: pd.DataFrame, names: dict[str, str]) -> list[Place]:
 
 
 def scaling(selection: Selection, kind: Kind) -> Part:
-    """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
+    """Return speed-up and efficiency of every workload that ran at several scales, those with most scales first.
 
-    Args:
-        selection: The runs whose times may be used.
-        kind: `strong`: equal fingerprints; `weak`: equal env steps per runner in place of the batch.
-
-    Returns:
-        The workloads with most scales first, and the refusals of `guard`.
+    `strong` compares equal fingerprints, `weak` equal env steps per runner in place of the batch.
     """
     measured, failed = (runs.assign(key=_workloads(runs, kind)) for runs in (selection.runs, selection.failed))
     excluded = dict(selection.excluded)

@@ -93,17 +93,12 @@ def refusals(
     kind: Literal["strong", "weak"],
     excluded: Mapping[str, int],
 ) -> tuple[Refusal, ...]:
-    """Return the comparisons between scales that are refused.
+    """Return the comparisons between scales that are refused, of selected runs with the column `key` of equal workload.
 
     1. Nothing to compare: no measured run, one run, or one scale; in weak scaling no two scales of equal work.
     2. In strong scaling a scale that shares no workload with the smallest one: told for the most alike pair of cells.
     3. There too, the corners of a complete n x batch square (smallest batch at the smallest scale against the largest
        at the largest): comparable along its sides only, and decomposed.
-
-    Args:
-        measured: Selected runs, with the column `key` of equal workload.
-        kind: `strong` or `weak`.
-        excluded: Reason -> runs that were not selected.
     """
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})

@@ -6,11 +6,9 @@ import lzma
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
-from typer.testing import CliRunner
 
 import analysis
 from analysis import load
-from study.cli.commands import app
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.records import read_lines
@@ -141,21 +139,6 @@ def refused(error, uri, *arguments, **options):
     assert "\n" not in str(raised.value)
     assert "Fix: " in str(raised.value)
     return str(raised.value)
-
-
-def test_a_report_of_a_received_mlflow_is_written_below_the_working_folder_and_nowhere_else(tmp_path, uri, monkeypatch):
-    """Whatever place the runs name for their artifacts."""
-    sync_mlflow(search(tmp_path / "demo", uri))
-    (here := tmp_path / "here").mkdir()
-    monkeypatch.chdir(here)
-
-    def elsewhere():
-        return {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file() and here not in file.parents}
-
-    before = elsewhere()
-    assert CliRunner().invoke(app, ["report", uri, "--format", "csv"], catch_exceptions=False).exit_code == 0
-    assert elsewhere() == before
-    assert [*(here / "studies" / "demo" / "report").iterdir()]
 
 
 def test_records_that_are_not_there_or_are_damaged_are_named_and_a_sync_brings_them(tmp_path, uri):
