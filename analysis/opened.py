@@ -11,7 +11,6 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from analysis.estimates import frame_of, select
@@ -26,12 +25,12 @@ from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
 from study.errors import AnalysisError
-from study.text import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.answers import Answer, Fact
+    from analysis.exports import Format
     from analysis.figures import Figure
     from analysis.tables.table import Table
 
@@ -152,33 +151,27 @@ class Study:
 
         return write(make_report(self), Path(out))[0]
 
-    def export(self, path: str | Path) -> Path:
-        """Write the score of every seed of every setting as JSON, as rliable reads it, and return the path.
+    def export(self, path: str | Path, form: "Format") -> Path:
+        """Write the runs of every setting, seed by seed, for another tool's statistics, and return the path.
 
-        A setting at a number of runners is an algorithm, with an array (runs, 1 task) in the order of the seeds: of
-        scores, where a failed run has 0, or of final returns where nothing is scored.
+        Args:
+            path: File of JSON; an older one is replaced.
+            form: `rliable` or `marl-eval`; `analysis.exports.exported` has their shapes.
 
         Raises:
-            AnalysisError: No run has ended with its whole budget, a run has no number, or the file cannot be written.
+            AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
         """
-        found = dict[str, list[list[float]]]()
-        for each in self.settings if self.kind != "throughput" else ():
-            values = each.scores if each.scored else each.finals
-            if not np.isfinite(values).all():
-                rule, got = "every run must have a number", f"{each.name} has a run without one"
-                fix = "Give `environment.floor`, the return of a run that failed, in the space."
-                raise AnalysisError(where="export", rule=rule, got=got, fix=fix)
-            order = each.runs["seed"].fillna(each.runs["trial"]).to_numpy(dtype=int).argsort()
-            found[f"{each.name}, {count(each.num_env_runners, 'runner')}"] = values[order, None].tolist()
-        if not found:
-            rule, fix = "a run must have ended with its whole budget", "Export a search or a hold-up study that ended."
-            raise AnalysisError(where="export", rule=rule, got="none", fix=fix)
+        from analysis.exports import exported
+
+        environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
+        settings, path = self.settings if self.kind != "throughput" else (), Path(path)
+        content = exported(settings, self.evaluations, form, environment=environment)
         try:
-            Path(path).write_text(json.dumps(found), encoding="utf-8")
+            path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
         except OSError as error:
-            said = str(error.strerror or error)
-            raise AnalysisError(where=str(path), rule="must be writable", got=said, fix="Choose another.") from error
-        return Path(path)
+            got, fix = error.strerror or error, "Choose another path."
+            raise AnalysisError(where=str(path), rule="must be writable", got=got, fix=fix) from error
+        return path
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ MOST_TRIALS = 12
 """Rows of the table of trials on the page."""
 KINDS: Mapping[str, str] = {"search": "search", "throughput": "throughput study", "holdup": "hold-up study"}
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "throughput": ("T2", "T3", "T5", "trials"),
+    "throughput": ("T2", "T3", "T5"),
     "holdup": ("T11", "T8"),
     "search": ("T8", "T2", "T5", "trials"),
 }

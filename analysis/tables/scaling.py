@@ -1,5 +1,6 @@
 """Tables of times: strong and weak scaling, phases. They select estimates."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +9,10 @@ import pandas as pd
 from analysis.quantity import Part
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal
+from analysis.scaling.selection import at_their_scale, texts
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
-from analysis.tables.table import Table, without_rows
+from analysis.tables.table import Table, TableColumn, table_of, without_rows
+from study.statistics import without_interval
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -42,10 +45,20 @@ RATE = "env_steps_per_s"
 PLACED = "num_cpus num_nodes train_batch_size n n_failed"
 STRONG = "speed_up efficiency_per_runner efficiency_per_cpu"
 WEAK = "weak_efficiency"
+UNMEASURED = (
+    TableColumn("num_env_runners", "1", "runners", "Environment runners, n."),
+    TableColumn("train_batch_size", "1", "batch", "Env steps per iteration, as asked."),
+    TableColumn("n", "1", "runs", "Runs behind the row."),
+    TableColumn("seen", "env steps/s", "throughput as seen", "Not measured: compares with nothing.", estimate=True),
+    TableColumn("timing", "", "clock", "Why the times are not the runners' own: the label of their clock."),
+    TableColumn("timing_reason", "", "cause", "What gave them the label."),
+)
 
 
 def strong_scaling(study: "Study") -> Table:
-    """T2: speed-up and efficiency at fixed batch, or the refusal in words."""
+    """T2: speed-up and efficiency at fixed batch, or the refusal in words, or what ran without a measured clock."""
+    if study.measured.empty and (ran := provisional(study)) is not None:
+        return ran
     key, title, part = "T2", "Strong scaling: the batch is fixed", study.strong
     notes = _refused(part)
     if not part.rows:
@@ -125,6 +138,49 @@ def _no_efficiency(part: Part, key: str, title: str, notes: list[str]) -> Table:
 def _reason(refusal: Refusal) -> str:
     """Return why a comparison is refused, with the parts of the ratio if they are known."""
     return f"{refusal.reason} Taken apart: {refusal.sentence}" if refusal.parts else refusal.reason
+
+
+def provisional(study: "Study") -> Table | None:
+    """Return what real runners ran without a measured clock, or None where they did at one scale at most.
+
+    It claims nothing: no speed-up stands in it. Its command measures the scales that fit on the study's machine.
+    """
+    data = study.data
+    runs = at_their_scale(data.runs)
+    here = runs[runs["execution"].eq("real").fillna(False) & runs["timed_s"].gt(0).fillna(False)]
+    if here["num_env_runners"].nunique() < 2:
+        return None
+    named = here.assign(timing_reason=texts(here, "timing_reason"), timing=texts(here, "timing", "not settled"))
+    by = ["fingerprint", "num_env_runners", "train_batch_size", "timing", "timing_reason"]
+    rows = []
+    for cell, part in named.astype({"fingerprint": object}).groupby(by, dropna=False):
+        rate = float(part["timed_env_steps"].sum()) / float(part["timed_s"].sum())
+        seen = without_interval(rate, n=num_seeds(part), level=0.95, method="not measured")
+        rows.append(dict(zip(by, cell, strict=True)) | {"n": seen.n, "seen": seen})
+    labels = ", ".join(f"{number:,} {label}" for label, number in named["timing"].value_counts().items())
+    cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0
+    command = _on_this_machine(study, sorted({int(n) for n in here["num_env_runners"] if n < cores}))
+    return table_of(
+        "T2",
+        "Strong scaling, provisional: no clock was measured",
+        UNMEASURED,
+        rows,
+        f"Provisional: no run has a measured clock ({labels}), so there is no speed-up and no efficiency.",
+        n=len(here),
+        n_failed=study.num_failed,
+        excluded=study.strong.excluded,
+        definitions=(MEASURED,),
+        command=command,
+        notes=(f"To measure it: {command}",),
+    )
+
+
+def _on_this_machine(study: "Study", fitting: list[int]) -> str:
+    """Return what measures scaling where the study ran: itself at the scales that leave a core to the main process."""
+    if len(fitting) < 2 or study.kind != "search" or (space := study.data.space_file) is None:
+        return "python run_study.py --space waiting.yaml"
+    words = ["--space", space, "--name", f"{study.name}_measured", "--set", f"parameters.num_env_runners={fitting}"]
+    return shlex.join(["python", "run_study.py", *words, "--set", "execution=real"])
 
 
 def num_seeds(runs: pd.DataFrame) -> int:

@@ -161,13 +161,31 @@ def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix)
 def test_rliable_reads_the_scores_of_a_study(tmp_path):
     metrics = pytest.importorskip("rliable.metrics")  # its bootstrap needs arch, which is not made for today's pandas
     study, name = example("example_study"), "the chosen setting, 46 runners"
-    scores = {name: np.array(values) for name, values in json.loads(study.export(tmp_path / "a").read_text()).items()}
+    scores = {
+        name: np.array(values)
+        for name, values in json.loads(study.export(tmp_path / "a", "rliable").read_text()).items()
+    }
     (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
     assert len(scores) == len(study.settings)
     assert scores[name][:, 0].tolist() == chosen.runs.sort_values("seed")["score"].tolist()
     (mean,) = study.estimates("score", arm="the chosen setting", num_env_runners=46)["value"]
     assert metrics.aggregate_iqm(scores[name]) == pytest.approx(iqm(scores[name][:, 0]))
     assert metrics.aggregate_mean(scores[name]) == pytest.approx(mean)
+
+
+def test_marl_eval_has_every_evaluation_of_every_seed(tmp_path):
+    study = example("example_study")
+    content = json.loads(study.export(tmp_path / "runs.json", "marl-eval").read_text())
+    (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
+    seeds = content["gymnasium"]["Acrobot-v1"]["the chosen setting, 46 runners"]
+    assert sorted(seeds) == sorted(f"seed_{seed}" for seed in chosen.runs["seed"])
+    for _, run in chosen.runs.iterrows():
+        found = dict(seeds[f"seed_{run['seed']}"])
+        assert found.pop("absolute_metrics") == {"return": [run["final_return"]], "score": [run["score"]]}
+        seen = study.evaluations[study.evaluations["trial"] == run["trial"]]
+        expected = [(int(step), [value]) for step, value in zip(seen["env_steps"], seen["eval_return"], strict=True)]
+        assert [(each["step_count"], each["return"]) for each in found.values()] == expected
+        assert list(found) == [f"step_{place}" for place in range(len(seen))]
 
 
 def test_a_failed_run_is_exported_and_what_cannot_be_is_refused(tmp_path):
@@ -178,11 +196,13 @@ def test_a_failed_run_is_exported_and_what_cannot_be_is_refused(tmp_path):
         ]
         return Study(planted.study(rows))
 
-    exported = json.loads(invented(score=0.9).export(tmp_path / "a.json").read_text())
+    exported = json.loads(invented(score=0.9).export(tmp_path / "a.json", "rliable").read_text())
     assert exported == {"the only setting, 1 runner": [[0.9], [0.0]]}
     with pytest.raises(AnalysisError, match=r"every run must have a number, .* Fix: Give `environment.floor`"):
-        invented().export(tmp_path / "b.json")
+        invented().export(tmp_path / "b.json", "rliable")
     with pytest.raises(AnalysisError, match="must be writable"):
-        invented(score=0.9).export(tmp_path / "missing" / "a")
+        invented(score=0.9).export(tmp_path / "missing" / "a", "rliable")
+    with pytest.raises(AnalysisError, match="format: must be rliable or marl-eval, got 'csv'"):
+        invented(score=0.9).export(tmp_path / "a", "csv")
     with pytest.raises(AnalysisError, match="a run must have ended with its whole budget"):
-        example("example_throughput").export(tmp_path / "a")
+        example("example_throughput").export(tmp_path / "a", "rliable")

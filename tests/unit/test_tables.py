@@ -166,6 +166,27 @@ def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
     assert reference.count("1.00 (by definition)") == 3  # S, E_n, E_P: the reference is no estimate
 
 
+def test_what_ran_without_a_measured_clock_is_shown_apart_with_its_cause_and_what_would_measure_it():
+    def busy(timing="oversubscribed", scales=(1, 2, 8)):
+        why = {"timing": timing, "timing_reason": "3 processes on 2 cores"}
+        cells = [(n, seed) for n in scales for seed in (1, 2, 2)]
+        return [run(at, runners=n, seed=seed, iteration_time_s=4.0 / n, **why) for at, (n, seed) in enumerate(cells)]
+
+    hardware = {"space": "cartpole_sweep.yaml", "hardware": {"physical_cpus": 4}}
+    found = table("strong_scaling", [*busy(), run(99, runners=46, timing="emulated")], sheet=hardware)
+    assert "provisional" in found.title and "no speed-up and no efficiency" in found.conclusion
+    assert column(found, "num_env_runners") == [1, 2, 8]
+    assert column(found, "n") == [2, 2, 2], "two runs of one seed are one"
+    assert column(found, "seen") == pytest.approx([800, 1_600, 6_400])
+    assert set(found.frame["timing"]) == {"oversubscribed"}
+    assert set(found.frame["timing_reason"]) == {"3 processes on 2 cores"}
+    assert not any("speed_up" in name or "efficiency" in name for name in found.frame)
+    assert "[1, 2]" in found.command and "cartpole_sweep.yaml" in found.command, "two scales fit on its four cores"
+    assert Study(study(busy())).estimates("speed_up").empty
+    assert table("strong_scaling", busy("tainted"), sheet={}).command == "python run_study.py --space waiting.yaml"
+    assert table("strong_scaling", busy(scales=(1,))).empty
+
+
 def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apart():
     found = table("strong_scaling", confounded())
     assert found.empty and not found.command
