@@ -230,7 +230,7 @@ def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
 
 def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
     try:
-        mirror = MlflowMirror(folder, identity.tracking_uri)
+        mirror = MlflowMirror(folder)
         return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
     except (OSError, RecordError):
         return None

@@ -70,7 +70,7 @@ import study
 study.metrics = module
 
 from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
-from study.mirrors import mlflow_content, tensorboard
+from study.mirrors import mirror, tensorboard
 from study.records.records import Iteration, Line
 from tests import synthetic
 from study.records.derived import OF_TRIALS
@@ -84,7 +84,7 @@ for number, count in ((1, 2), (2, 4), (3, 3)):
 assert found["num_samples"] == 3
 assert row.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
 record = Iteration(trial=0, attempt=1, iteration=3, env_steps=9, wall_time_s=3.0, metrics=found)
-points = mlflow_content.points_of(Line(seq=0, time=0.0, record=record, end=0), None)
+points = mirror.points_of(Line(seq=0, time=0.0, record=record, end=0), None)
 assert ("num_samples", 3.0) in [(point.key, point.value) for point in points]
 assert tensorboard.tag_of("num_samples") == "runners/num_samples"
 column = RUN_COLUMNS["num_samples"]

@@ -11,7 +11,7 @@ from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
-from study.mirrors.mlflow_content import trial_params
+from study.mirrors.mlflow_mirror import trial_params
 from study.space.domains import smallest
 from study.space.parsing import parse_space
 from study.space.reference import field_reference
