@@ -119,7 +119,7 @@ def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] |
     """
     if adopted is None:
         return runtime_env(own_modules(spec.environment))
-    return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
+    return runtime_env(adopted.modules, adopted.variables)
 
 
 class _Session:
@@ -136,7 +136,7 @@ class _Session:
         if self.adopted is None:  # else its environment was made when it was read
             with display.busy(f"Trying the environment {spec.environment.id}"):
                 self.spaces = probe_study(spec, options.space)
-                spec = with_lasting_process(spec, note=display.note) if self.is_new else spec
+                spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)

@@ -27,7 +27,7 @@ import msgspec
 from study.engine import UNKNOWN, engine_of_space
 from study.errors import TrackingError
 from study.harmless import markdown, mask_arguments, mask_credentials, printable
-from study.mirrors.mirror import IMPORTING, Mirror, Point, milliseconds, shown
+from study.mirrors.mirror import Mirror, Point, milliseconds, shown
 from study.mirrors.tracking_uri import mlflow_client, reached, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -88,8 +88,7 @@ class MlflowMirror(Mirror):
         Raises:
             TrackingError: The study was deleted in MLflow.
         """
-        with IMPORTING:
-            self._client = mlflow_client(reached(self.address))
+        self._client = mlflow_client(reached(self.address))
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
         self._spec, self._ledger, self._time = self._identity.parse(), Ledger(), self._identity.created
@@ -188,7 +187,7 @@ class MlflowMirror(Mirror):
         return TrackingError(where=f"tracking URI {mask_credentials(self.address)}", rule=rule, got=got, fix=fix)
 
     def _find_runs(self) -> None:
-        """Learn which runs the study has, and leave one for itself and one for each attempt of a trial.
+        """Learn which runs the study has, and leave one for itself and one for the latest attempt of each trial.
 
         A creation that timed out for us and still succeeded leaves a second run, which has no params; it may come late.
         """
@@ -207,6 +206,10 @@ class MlflowMirror(Mirror):
                 self._delete(run.info.run_id, DUPLICATE)
             else:
                 self._runs[key] = run.info.run_id
+        latest = dict(sorted(self._runs))  # trial -> its last attempt
+        for trial, attempt in list(self._runs):
+            if attempt < latest[trial]:
+                self._drop((trial, attempt), SUPERSEDED)
 
     def _create(self, key: Key) -> None:
         tags = key_tags(self._identity.study_id, key)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
+from study.mirrors.mirror import IMPORTING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -111,7 +112,8 @@ def mlflow_client(uri: str) -> "MlflowClient":
     """Return MLflow's client, imported with the settings that it needs."""
     for name, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
+    with IMPORTING:
+        from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
 

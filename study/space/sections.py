@@ -76,19 +76,17 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
 reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
     max_episode_steps: Whole | None = Field(None, ge=1)
-    """Truncate episodes after so many steps of the environment, before `action_repeat`; none keeps its own limit."""
+    """Truncate episodes after so many steps of the environment; none keeps its own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones, other implementations \
 with their own random numbers."""
     process: Literal["auto", "shared", "own"] = "auto"
-    """Whether several environments may play in one process. `own`: each has a process of its own, as a simulator \
-needs that keeps state in its process. `auto`: own where a seeded episode is another one beside a second environment, \
-which is tried before the first trial."""
+    """Whether several environments may play in one process. `own`: none share one, as a simulator needs that keeps \
+state in its process: runners are real, with one environment each. `auto`: own where a seeded episode is another one \
+beside a second environment, which is tried before the first trial."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""
-    action_repeat: Whole = Field(1, ge=1)
-    """Every action is taken so often, its rewards added up; a step of the study is then so many of the environment."""
     frame_stack: Whole = Field(1, ge=1, le=64)
     """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
 

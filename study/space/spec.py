@@ -223,7 +223,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
             return f"how old a policy {self.algorithm} learns from depends on the clock, and emulation has none"
         if not self.traits.is_on_policy:
             return f"how often {self.algorithm} learns depends on the number of runner processes"
-        if self.script is not None and self.script.sharing == "wrong":
+        if self.environment.process == "own" or (self.script is not None and self.script.sharing == "wrong"):
             return f"{self.environment.id} keeps state in its process: beside a second one it plays another episode"
         return ""
 
@@ -352,7 +352,10 @@ _CHOSE_NOTHING = (
     "parameters.target_network_update_freq",
 )
 """Keys of earlier versions without which trials run as before."""
+_AS_NOW = {"environment.action_repeat": 1}
+"""Keys of earlier versions -> value by which trials ran as they do now."""
 _CHOSE_TRIALS = (
+    *_AS_NOW,
     *(
         "environment.normalize_observations",
         "environment.step_cpu_ms",
@@ -394,9 +397,9 @@ def _known(content: Mapping[str, Any], above: str, fields: Mapping[str, Any], go
         inner = _keys_of(place, value, fields[key]) if key in fields and isinstance(value, dict) else None
         if key in fields:
             known[key] = value if inner is None else _known(value, f"{place}.", inner, gone)
-        elif value and (place in _CHOSE_TRIALS or key == "step"):
+        elif value and value != _AS_NOW.get(place) and (place in _CHOSE_TRIALS or key == "step"):
             gone.append(place)
-        elif value and place not in _CHOSE_NOTHING:
+        elif value and place not in _CHOSE_NOTHING and place not in _AS_NOW:
             known[key] = value  # of a later version: it is refused
     return known
 

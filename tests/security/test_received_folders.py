@@ -5,20 +5,17 @@ import csv
 import io
 import json
 import os
-import shlex
 import tarfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
-from analysis.scaling.guard import rerun
 from analysis.status import read_status
 from study.cli.report import STUDIES, folder_of_experiment, report
 from study.cli.status import show
@@ -28,8 +25,7 @@ from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, StudyError, TrackingError
-from study.evaluating.playing import EvaluationRequest, evaluate_policy
-from study.evaluating.policies import ChosenPolicy
+from study.evaluating.playing import ChosenPolicy, evaluate_policy, find_policy, random_policy
 from study.exporting import script
 from study.harmless import csv_cell, markdown, mask_credentials, printable
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
@@ -120,8 +116,8 @@ COMMANDS = {
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),
     "export": lambda folder: export.export_yaml(folder, 10),
-    "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
-    "random": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, random=True)),
+    "evaluate": lambda folder: evaluate_policy(find_policy(folder.path, 0)),
+    "random": lambda folder: evaluate_policy(random_policy(folder.path)),
     "open_study": lambda folder: open_study(folder.path),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
     "identity": lambda folder: folder.identity(),
@@ -190,7 +186,7 @@ def test_a_folder_that_would_lead_elsewhere_is_refused_before_anything_is_read_s
         monkeypatch.chdir(tmp_path)
         for place in (received.path, tmp_path):
             monkeypatch.syspath_prepend(place)
-        monkeypatch.setattr("study.evaluating.policies.ChosenPolicy.check_owner", lambda self: None)
+        monkeypatch.setattr("study.evaluating.playing.ChosenPolicy.check_owner", lambda self: None)
     with pytest.raises(RecordError, match=match):
         COMMANDS[command](received)
     assert outside.read_text() == "private"
@@ -282,13 +278,6 @@ def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
 
 
 # --- what is printed and written (attacks 6 and 8 to 11) --------------------------------------------------------------
-
-
-def test_a_suggested_command_is_one_command_whatever_a_study_is_called():
-    space = "my space'; touch PWN.yaml"
-    words = shlex.split(rerun([], pd.DataFrame({"study": ["x; touch PWN"], "stage": [None]}), space))
-    assert words[:6] == ["python", "run_study.py", "--space", space, "--name", "x; touch PWN_missing"]
-    assert all(word == "--set" or "=" in word for word in words[6:])
 
 
 def test_no_escape_code_of_a_record_reaches_the_terminal(study):

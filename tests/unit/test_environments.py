@@ -13,9 +13,18 @@ from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
 from study.trial.engine.envs.envpool_envs import PoolObservations
-from study.trial.engine.envs.probing import Spaces, check_network, probe, probe_study, speeds_of, why_not_here
-from study.trial.engine.envs.wrappers import Unusable
+from study.trial.engine.envs.lane_envs import Unusable
+from study.trial.engine.envs.probing import (
+    Spaces,
+    check_network,
+    probe,
+    probe_study,
+    sharing_of,
+    speeds_of,
+    why_not_here,
+)
 from study.trial.failures import RunnerStartError, of_runner
+from study.trial.settling import with_lasting_process
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -84,11 +93,6 @@ def test_what_cannot_be_made_or_trained_is_refused_in_one_line(env_id: str, kwar
     assert (place, words in text, "\n" in text) == ("environment.id", True, False), text
 
 
-def test_an_unknown_argument_is_a_fault_of_kwargs() -> None:
-    place, text = fault("CartPole-v1", kwargs={"gravitation": 3})
-    assert (place, "gravitation" in text) == ("environment.kwargs", True)
-
-
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "words"),
     [
@@ -102,10 +106,18 @@ def test_the_environment_of_the_evaluation_is_tried_too(env_id: str, kwargs: dic
     assert words in str(raised.value)
 
 
-def test_an_environment_that_ends_its_process_is_refused_and_the_check_goes_on() -> None:
-    with pytest.raises(SpaceError, match=r"process that makes, .* must go on, got exit code 3"):
-        probe_study(spec(environment__id="tests.environments:EndsItsProcess"), "my.yaml")
-    assert speeds_of(spec(environment__id="tests.environments:EndsItsProcess").environment) is None
+@pytest.mark.parametrize(
+    ("name", "kwargs", "words"),
+    [
+        ("EndsItsProcess", {}, r"process that makes, .* must go on, got exit code 3"),
+        ("Raises", {"at_step": 1}, r"ZeroDivisionError: planted fault.*environments\.py, line \d+"),
+    ],
+)
+def test_what_fails_in_the_process_that_tries_it_is_refused_here(name, kwargs, words) -> None:
+    asked = spec(environment__id=f"{HERE}{name}", environment__kwargs=kwargs)
+    with pytest.raises(SpaceError, match=words):
+        probe_study(asked, "my.yaml")
+    assert speeds_of(asked.environment) is None
 
 
 def test_threads_and_words_of_an_environment_stay_out_of_the_process_that_tries_it(capfd) -> None:
@@ -126,11 +138,6 @@ def test_what_an_environment_imports_where_it_is_tried_is_known_here(tmp_path, m
     probe_study(asked, "my.yaml")
     assert "tried_helper" not in sys.modules
     assert [each.name for each in own_modules(asked.environment)] == ["tried_maze", "tried_helper"]
-
-
-def test_what_an_environment_raises_in_the_check_has_file_and_line() -> None:
-    with pytest.raises(SpaceError, match=r"ZeroDivisionError: planted fault.*environments\.py, line \d+"):
-        probe_study(spec(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 1}), "my.yaml")
 
 
 def test_a_network_must_suit_the_environment_and_the_evaluation_may_differ() -> None:
@@ -209,16 +216,6 @@ def test_what_envpool_observes(env_id: str, shape: tuple[int, ...]) -> None:
     assert spaces.observation_space.contains(env.step(env.action_space.sample())[0])
     if len(shape) == 3:
         assert 0.3 < observation.max() <= 1
-
-
-@needs_envpool
-def test_images_with_their_channels_first_are_turned() -> None:
-    observations = PoolObservations(Box(0, 255, (3, 8, 9), np.uint8))
-    images = np.arange(2 * 3 * 8 * 9, dtype=np.uint8).reshape(2, 3, 8, 9)
-    turned = observations(images)
-    assert observations.space.shape == (8, 9, 3)
-    assert turned.shape == (2, 8, 9, 3)
-    assert turned[1, 5, 7, 2] == np.float32(images[1, 2, 5, 7]) / np.float32(255)
 
 
 def test_choices_are_one_hot_and_other_arrays_flat() -> None:
@@ -314,5 +311,42 @@ def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():
 def test_an_environment_is_played_for_a_moment_and_a_failing_one_says_nothing():
     found = speeds_of(spec(environment__id="CartPole-v1").environment)
     assert found.limit == 500 and 10 < found.episode_steps < 60 and found.observation_shape == (4,)
-    assert 0 < found.step_s < 0.1 and 0 < found.seconds < 5  # a fast machine plays all its steps in less than the moment
+    assert 0 < found.step_s < 0.1 and 0 < found.seconds < 5
     assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None
+
+
+# --- simulators that keep state in their process ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "sharing"),
+    [
+        ("CartPole-v1", "harmless"),
+        ("tests.environments:Mixed", "harmless"),
+        ("tests.environments:DrawsGlobally", "harmless"),
+        ("tests.environments:OneWorld", "wrong"),  # as libsumo, or a physics client that everybody uses
+        ("tests.environments:OnlyOne", "wrong"),  # the second one cannot be made
+        ("tests.environments:Unseeded", "unknown"),
+        ("tests.environments:Raises", "harmless"),  # both raise alike: the trials will say so
+    ],
+)
+def test_what_sharing_a_process_does(name: str, sharing: str) -> None:
+    kwargs = {"at_step": 7} if name.endswith("Raises") else {}
+    assert sharing_of(environment(name, kwargs=kwargs)) == sharing
+
+
+def test_a_study_whose_environments_would_share_a_process_that_they_may_not_is_refused() -> None:
+    noted: list[str] = []
+    alone = {"environment__id": "tests.environments:OneWorld", "parameters__num_envs_per_env_runner": 1}
+    kept = with_lasting_process(spec(**alone), source="my.yaml", note=noted.append)
+    assert (kept.environment.process, len(noted)) == ("own", 1)
+    assert "keeps state in its process" in kept.not_emulated
+    several = {**alone, "parameters__num_envs_per_env_runner": 2}
+    for changes, place in ((several, "num_envs_per_env_runner"), ({**alone, "execution": "emulated"}, "execution")):
+        with pytest.raises(SpaceError, match=rf"my\.yaml: 1 problem\n  .*{place}: "):
+            with_lasting_process(spec(**changes), source="my.yaml", note=noted.append)
+        with pytest.raises(SpaceError, match=place):
+            spec(**changes, environment__process="own")
+    plain = spec()
+    assert with_lasting_process(plain, source="my.yaml", note=noted.append).digest() == plain.digest()
+    assert len(noted) == 1

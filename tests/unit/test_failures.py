@@ -3,40 +3,41 @@
 import contextlib
 import itertools
 import json
-import sys
-import types
+import time
 from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import gymnasium
 import pytest
 
 from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.environments import make_env
-from study.trial.failures import causes, described, original, place_of, was_lost
-from study.trial.trainable import StudyTrial
+from study.trial.engine.envs.probing import called_apart
+from study.trial.failures import causes, described, original, place_of, was_lost, within
 from tests.driven import Driven
 from tests.spaces import spec
 
 PLACE = "(environments.py, line "
 
 
-def raised_by(env: gymnasium.Env) -> Exception:
-    with contextlib.closing(env), pytest.raises(ZeroDivisionError) as caught:
+def play(spec: EnvironmentSpec) -> None:
+    with contextlib.closing(make_env(spec)) as env:
         env.reset(seed=0)
         env.step(env.action_space.sample())
+
+
+def raised_by(call: Callable[[], Any]) -> Exception:
+    with pytest.raises(ZeroDivisionError) as caught:
+        call()
     return caught.value
 
 
 def test_the_line_of_an_environment_is_named_here_and_from_another_process() -> None:
     spec = EnvironmentSpec(id="tests.environments:Raises", kwargs={"at_step": 1})
-    here = described(raised_by(make_env(spec)))
+    here = described(raised_by(lambda: play(spec)))
     assert here.startswith(f"ZeroDivisionError: planted fault at step 1 {PLACE}")
     assert here.endswith(", in happens)")
-    assert described(raised_by(ApartEnv(partial(make_env, spec)))) == here
+    assert described(raised_by(lambda: called_apart(play, spec, limit_s=60.0))) == here
 
 
 def test_the_line_is_found_in_the_text_of_a_remote_traceback() -> None:
@@ -78,19 +79,11 @@ def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path,
     assert len(session.conductor.ledger.rows) == (4 if stops else 8)
 
 
-def test_a_trial_whose_environment_ends_the_process_fails_with_its_line_and_a_process_that_ray_ends_is_lost() -> None:
-    class Exits:
-        def __init__(self, leave: Callable[[], None]) -> None:
-            self.advance = leave
-
-    def own() -> None:
-        sys.exit(3)
-
-    of_ray = types.FunctionType(compile("import sys; sys.exit(1)", "/usr/lib/site-packages/ray/x.py", "exec"), {})
-    trial = object.__new__(StudyTrial)
-    trial._run = cast(Any, Exits(own))
-    with pytest.raises(TrialError, match=r"SystemExit: 3 \(test_failures\.py, line \d+, in own\)"):
-        trial.step()
-    trial._run = cast(Any, Exits(of_ray))
-    with pytest.raises(SystemExit):
-        trial.step()
+def test_a_deadline_lets_through_what_ends_in_time_and_ends_what_hangs() -> None:
+    assert within(5, lambda: 7, otherwise=TrialError()) == 7
+    with pytest.raises(KeyError, match="mine"):
+        within(5, lambda: {}["mine"], otherwise=TrialError())
+    started = time.perf_counter()
+    with pytest.raises(TrialError, match="took too long"):
+        within(0.1, lambda: time.sleep(30), otherwise=TrialError("took too long"))
+    assert time.perf_counter() - started < 2

@@ -8,8 +8,8 @@ import pytest
 from gymnasium.spaces import Box
 
 from study.errors import SpaceError
-from study.space.sections import GAMES, NUM_TEST_LEVELS, EnvironmentSpec, task_of
-from study.trial.engine.envs.wrappers import layered
+from study.space.sections import GAMES, NUM_TEST_LEVELS, task_of
+from study.trial.engine.envs.lane_envs import stacked
 from tests.spaces import spec
 
 
@@ -31,21 +31,8 @@ class Counts(gymnasium.Env[Any, Any]):
         return np.array([self.steps, self.steps**2], np.float32)
 
 
-def around(**options: Any) -> gymnasium.Env:
-    return layered(Counts(), EnvironmentSpec.model_validate({"id": "Counts", **options}))
-
-
-def test_an_action_is_repeated_and_its_rewards_add_up_to_the_end_of_the_episode() -> None:
-    env = around(action_repeat=3)
-    env.reset()
-    outcomes = [env.step(0) for _ in range(3)]
-    assert [reward for _, reward, *_ in outcomes] == [1 + 2 + 3, 4 + 5 + 6, 7]
-    assert [ends for _, _, ends, *_ in outcomes] == [False, False, True]
-    assert [observation[0] for observation, *_ in outcomes] == [3, 6, 7]
-
-
 def test_observations_are_stacked_newest_last_and_begin_as_copies() -> None:
-    env = around(frame_stack=3)
+    env = stacked(Counts(), 3)
     assert env.observation_space.shape == (6,)
     first, _ = env.reset()
     np.testing.assert_array_equal(first, [0, 0] * 3)
@@ -56,14 +43,6 @@ def test_observations_are_stacked_newest_last_and_begin_as_copies() -> None:
     np.testing.assert_array_equal(again, [0, 0] * 3)
 
 
-def test_both_together_stack_what_the_policy_saw() -> None:
-    env = around(frame_stack=2, action_repeat=2)
-    env.reset()
-    env.step(0)
-    observation, *_ = env.step(0)
-    np.testing.assert_array_equal(observation, [2, 4, 4, 16])
-
-
 def test_images_are_stacked_by_their_channels() -> None:
     class Picture(Counts):
         observation_space: Any = Box(0.0, 1.0, (4, 4, 3), np.float32)
@@ -71,7 +50,7 @@ def test_images_are_stacked_by_their_channels() -> None:
         def seen(self) -> Any:
             return np.full((4, 4, 3), self.steps / 10, np.float32)
 
-    env = layered(Picture(), EnvironmentSpec(id="Picture", frame_stack=2))
+    env = stacked(Picture(), 2)
     env.reset()
     observation, *_ = env.step(0)
     assert observation.shape == env.observation_space.shape == (4, 4, 6)

@@ -115,7 +115,8 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     # scripts
     (SCRIPTED, "algorithm: APPO", "", "APPO"),
     (SCRIPTED, "environment.id: Pendulum-v1", "", "Pendulum-v1"),
-    (SCRIPTED, "environment.action_repeat: 2", "", "2"),
+    (SCRIPTED, "environment.frame_stack: 2", "", "2"),
+    (SEARCH, "environment.process: own", "parameters.num_envs_per_env_runner", ""),
     (SCRIPTED, "rllib.training: {use_gae: true}", "rllib", ""),
     (OF_SAC, "parameters.steps_per_env_runner: 9", "", "9"),
     (SCHEDULED, "parameters.grad_clip: 1.0", "", ""),

@@ -1,7 +1,6 @@
 """Makes the environment that a space names. No Ray, no torch.
 
-A Gymnasium id, `module:Class` of the user's own, or an EnvPool task. Every environment leaves here with float32
-observations: images in [0, 1], everything else flat.
+A Gymnasium id, `module:Class` of the user's own, or an EnvPool task (`envpool_envs`).
 """
 
 import contextlib
@@ -9,6 +8,7 @@ import copy
 import difflib
 import functools
 import importlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,9 @@ from gymnasium import error as gymnasium_error
 from gymnasium.wrappers import TimeLimit
 
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.apart import ApartEnv
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv, EnvPoolLanes
-from study.trial.engine.envs.lane_envs import GymnasiumLanes
-from study.trial.engine.envs.wrappers import StepLoad, Unusable, layered, observed
+from study.trial.engine.envs.lane_envs import ID, GymnasiumLanes, Unusable, observed, stacked
 
-ID = "environment.id"
 _ALIKE = 0.7
 """How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
 
@@ -42,45 +39,28 @@ class EnvFactory:
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
-        env = ApartEnv(functools.partial(make_env, self.spec)) if self.spec.process == "own" else make_env(self.spec)
-        return env if self.load is None else _Heavy(env, self.load)
+        env = make_env(self.spec)
+        return _Waiting(env, self.wait_s) if self.wait_s else env
 
     @property
-    def load(self) -> StepLoad | None:
-        """What each step of an environment costs besides itself; None where it costs nothing."""
-        return StepLoad(wait_s=self.spec.step_wait_ms / 1000) if self.waits and self.spec.step_wait_ms else None
+    def wait_s(self) -> float:
+        """Seconds that each step takes longer."""
+        return self.spec.step_wait_ms / 1000 if self.waits else 0.0
 
 
-class _Heavy(gymnasium.Wrapper):
-    def __init__(self, env: gymnasium.Env, load: StepLoad) -> None:
+class _Waiting(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env, wait_s: float) -> None:
         super().__init__(env)
-        self._load = load
+        self._wait_s = wait_s
 
     def step(self, action: Any) -> Any:
         outcome = self.env.step(action)
-        self._load.bear()
+        time.sleep(self._wait_s)
         return outcome
 
 
-def make_lane_envs(
-    make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
-) -> GymnasiumLanes | EnvPoolLanes:
-    """Make lanes on the backend that the environment asks for.
-
-    Args:
-        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
-        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
-
-    Raises:
-        Unusable: The environment cannot be made.
-    """
-    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, load=make.load)
-    return GymnasiumLanes(make, seeds)
-
-
 def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnasium.Env:
-    """Return one environment with float32 observations, as `Spaces` says. It never waits.
+    """Return one environment with float32 observations; it never waits.
 
     Whatever the environment's own constructor raises passes through. Environments of EnvPool have no `render_mode`, and
     draw nothing whatever is asked.
@@ -96,7 +76,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
         known = copy.copy(gymnasium.spec(spec.id.rpartition(":")[2]))
         known.order_enforce = False
         env = gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **kwargs)
-        return layered(observed(env), spec)
+        return stacked(observed(env), spec.frame_stack)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = str(getattr(maker, "__name__", type(maker).__name__))
@@ -108,29 +88,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
-    return layered(observed(env), spec)
-
-
-@functools.lru_cache(maxsize=8)
-def _spaces(env_id: str, backend: str) -> tuple[str, ...]:
-    """Return the spaces of a task, shortly; the backend alone where it cannot make the task."""
-    try:
-        with contextlib.closing(make_env(EnvironmentSpec.model_validate({"id": env_id, "backend": backend}))) as env:
-            return str(env.observation_space.shape), str(env.action_space)
-    except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
-        return (backend,)
-
-
-def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Return the environment in which a policy is judged that is trained in the given one.
-
-    EnvPool's tasks are other implementations. Where Gymnasium has the same task, policies are judged by Gymnasium's, so
-    that returns mean the same whoever stepped the training. Arguments and limits are the space's.
-    """
-    if spec.backend != "envpool" or spec.kwargs or spec.id not in gymnasium.registry:
-        return spec
-    alike = _spaces(spec.id, "gymnasium") == _spaces(spec.id, "envpool")
-    return spec.model_copy(update={"backend": "gymnasium"}) if alike else spec
+    return stacked(observed(env), spec.frame_stack)
 
 
 def _find(env_id: str) -> Any:
@@ -167,3 +125,42 @@ def _find(env_id: str) -> Any:
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
     raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix)
+
+
+def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Return the environment in which a policy is judged that is trained in the given one.
+
+    EnvPool's tasks are other implementations. Where Gymnasium has the same task, policies are judged by Gymnasium's, so
+    that returns mean the same whoever stepped the training. Arguments and limits are the space's.
+    """
+    if spec.backend != "envpool" or spec.kwargs or spec.id not in gymnasium.registry:
+        return spec
+    alike = _spaces(spec.id, "gymnasium") == _spaces(spec.id, "envpool")
+    return spec.model_copy(update={"backend": "gymnasium"}) if alike else spec
+
+
+@functools.lru_cache(maxsize=8)
+def _spaces(env_id: str, backend: str) -> tuple[str, ...]:
+    """Return the spaces of a task, shortly; the backend alone where it cannot make the task."""
+    try:
+        with contextlib.closing(make_env(EnvironmentSpec.model_validate({"id": env_id, "backend": backend}))) as env:
+            return str(env.observation_space.shape), str(env.action_space)
+    except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
+        return (backend,)
+
+
+def make_lane_envs(
+    make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
+) -> GymnasiumLanes | EnvPoolLanes:
+    """Make lanes on the backend that the environment asks for.
+
+    Args:
+        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
+        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
+
+    Raises:
+        Unusable: The environment cannot be made.
+    """
+    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
+        return EnvPoolLanes(make.spec, seeds, wait_s=make.wait_s)
+    return GymnasiumLanes(make, seeds)

@@ -10,6 +10,8 @@ Facts about EnvPool 1.2 that this rests on, each tested in `tests/contract`:
 """
 
 import difflib
+import functools
+import time
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +22,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from study.space.sections import EnvironmentSpec, is_procgen, task_of
-from study.trial.engine.envs.wrappers import StepLoad, Unusable, is_vector_or_block, scaled
+from study.trial.engine.envs.lane_envs import ID, Finals, Unusable, is_image, is_vector_or_block, scaled
 
 Array = npt.NDArray[Any]
 
@@ -48,29 +50,26 @@ class PoolObservations:
         self._raw, self._channels_first = space, False
         if isinstance(space, Discrete):
             self.space = Box(0.0, 1.0, (int(space.n),), np.float32)
-        elif isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8:
-            depth, height, width = space.shape
+        elif is_image(space):
+            depth, height, width = space.shape or (0, 0, 0)
             # EnvPool does not say which order an image has: a picture is larger than its number of channels.
             self._channels_first = depth < min(height, width)
-            shape = (height, width, depth) if self._channels_first else space.shape
-            self.space = Box(0.0, 1.0, shape, np.float32)
+            self.space = Box(0.0, 1.0, (height, width, depth) if self._channels_first else space.shape, np.float32)
         elif isinstance(space, Box):
             # Where EnvPool means no lower bound it says 1.2e-38: the smallest positive float is what C++ calls `min`.
             unbounded = np.isin(space.low, (np.finfo(np.float32).tiny, np.finfo(np.float64).tiny))
             with np.errstate(over="ignore"):  # a float64 bound beyond float32 means none
-                low = np.where(unbounded, -np.inf, space.low).astype(np.float32)
-                high = space.high.astype(np.float32)
-            keeps = is_vector_or_block(space)
-            self.space = Box(*(each if keeps else each.ravel() for each in (low, high)), dtype=np.float32)
+                bounds = [np.where(unbounded, -np.inf, space.low).astype(np.float32), space.high.astype(np.float32)]
+            self.space = Box(*bounds) if is_vector_or_block(space) else Box(*(each.ravel() for each in bounds))
         else:
             rule, fix = "observations must be one array where EnvPool steps", "Use `backend: gymnasium`."
-            raise Unusable(where="environment.id", rule=rule, got=str(space), fix=fix)
+            raise Unusable(where=ID, rule=rule, got=str(space), fix=fix)
 
     def __call__(self, batch: Any) -> Array:
         """Return the observations, shape (envs, *space.shape)."""
         if isinstance(self._raw, Discrete):  # one-hot
             return np.asarray(np.reshape(batch, (-1, 1)) - self._raw.start == np.arange(self._raw.n), np.float32)
-        if self._raw.dtype == np.uint8 and len(self._raw.shape) == 3:
+        if is_image(self._raw):
             return scaled(np.moveaxis(batch, 1, 3) if self._channels_first else batch)
         return np.asarray(batch, np.float32).reshape(len(batch), *self.space.shape)
 
@@ -81,7 +80,6 @@ class PoolTask:
     Attributes:
         observations: What the network sees of it.
         action_space: Of one environment.
-        limit: Steps after which an episode is truncated.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -98,68 +96,63 @@ class PoolTask:
             rule = "envpool is not installed." if absent else f"envpool cannot be imported, got: {error}."
             fix = "Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, set environment.backend: gymnasium."
             raise Unusable(where="environment.backend", rule=rule, fix=fix) from error
-        self._envpool: Any = envpool
         procgen = is_procgen(spec.id)
-        self._kwargs: dict[str, Any]
-        self._id, self._kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
-
-        def unusable(rule: str, got: str, fix: str, where: str = "environment.id") -> Unusable:
-            return Unusable(where=where, rule=rule, got=got, fix=fix)
-
+        self._id, kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
         if self._id not in (known := envpool.list_all_envs()):
             near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise unusable("EnvPool has no such environment", f"'{self._id}'", fix)
-        if taken := sorted(set(self._kwargs) & set(_OURS)):
+            raise Unusable(where=ID, rule="EnvPool has no such environment", got=f"'{self._id}'", fix=fix)
+        if taken := sorted(set(kwargs) & set(_OURS)):
             rule = f"the study sets {', '.join(taken)} itself"
-            raise unusable(rule, str(self._kwargs), "Leave them out.", "environment.kwargs")
+            raise Unusable(where="environment.kwargs", rule=rule, got=str(kwargs), fix="Leave them out.")
         try:
-            task = envpool.make_spec(self._id, **self._kwargs)
+            task: Any = envpool.make_spec(self._id, **kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
             missing = str(error.__cause__ or error)
             qt = procgen or "libQt5" in missing
             fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            raise unusable(f"'{spec.id}' needs a library of the system", missing, fix) from error
+            rule = f"'{spec.id}' needs a library of the system"
+            raise Unusable(where=ID, rule=rule, got=missing, fix=fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
-            got = f"{spec.kwargs}: {str(error).partition(' The following')[0].rstrip('.')}"
-            raise unusable(f"must suit '{spec.id}'", got, "Change the arguments.", "environment.kwargs") from error
+            rule, got = f"must suit '{spec.id}'", str(error).partition(" The following")[0].rstrip(".")
+            got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
+            raise Unusable(where="environment.kwargs", rule=rule, got=got, fix=fix) from error
         if task.config.max_num_players != 1:
-            players = str(task.config.max_num_players)
-            raise unusable(f"'{spec.id}' must have one player", players, "Use a task for one player.")
+            rule, got = f"'{spec.id}' must have one player", str(task.config.max_num_players)
+            raise Unusable(where=ID, rule=rule, got=got, fix="Use a task for one player.")
         with warnings.catch_warnings(action="ignore"):  # of bounds of float64 for float32
             self.observations = PoolObservations(task.gymnasium_observation_space)
             self.action_space: gymnasium.Space = task.gymnasium_action_space
-        self.limit: int = spec.max_episode_steps or task.config.max_episode_steps
+        self._limit: int = spec.max_episode_steps or task.config.max_episode_steps
         # One step more than allowed, so that `terminated` in the last allowed step is the environment's own.
         # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
-        self._pool_limit = self.limit if getattr(task.config, "episodic_life", False) else min(self.limit + 1, _INT_MAX)
+        episodic = getattr(task.config, "episodic_life", False)
+        kwargs["max_episode_steps"] = self._limit if episodic else min(self._limit + 1, _INT_MAX)
+        self._make = functools.partial(envpool.make, self._id, env_type="gymnasium", num_threads=1, **kwargs)
 
     def pool(self, seeds: Sequence[int]) -> Any:
         """Return a pool of one environment per seed, stepped by one thread."""
-        pool = self._envpool.make(
-            self._id,
-            env_type="gymnasium",
-            num_envs=len(seeds),
-            num_threads=1,
-            seed=list(seeds),
-            max_episode_steps=self._pool_limit,
-            **self._kwargs,
-        )
+        pool = self._make(num_envs=len(seeds), seed=list(seeds))
         with warnings.catch_warnings(action="ignore"):
             _ = pool.observation_space  # the pool makes it once, at the latest in its first reset
         return pool
+
+    def step(self, pool: Any, *actions: Any) -> tuple[Array, Any, Any, Any]:
+        """Step a pool; return observations, rewards, and whether each episode terminated and was cut."""
+        batch, rewards, terminated, cut, info = pool.step(*actions)
+        return self.observations(batch), rewards, terminated, cut | (info["elapsed_step"] >= self._limit)
 
 
 class EnvPoolLanes:
     """Lanes over one pool, as `GymnasiumLanes`; `seeds[i]` is the seed of lane i, however lanes are spread."""
 
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, load: StepLoad | None = None) -> None:
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float = 0.0) -> None:
         """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31.
 
         Raises:
             Unusable: The task cannot be made.
         """
-        self._task, self._load = PoolTask(spec), load
+        self._task, self._wait_s = PoolTask(spec), wait_s
         self.num_envs = len(seeds)
         self.observation_space: gymnasium.Space = self._task.observations.space
         self.action_space = self._task.action_space
@@ -170,27 +163,24 @@ class EnvPoolLanes:
         """See `GymnasiumLanes.reset`."""
         observations[:] = self._first_observations(self._lanes)
 
-    def step(
-        self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array
-    ) -> list[tuple[int, Array]]:
+    def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
         """See `GymnasiumLanes.step`; where EnvPool itself raises, the note names all lanes that were stepped."""
         if not len(actions):
             return []
         lanes = self._lanes[: len(actions)]
         try:
-            batch, rewards[:], terminated[:], cut, info = self._pool.step(actions, lanes)
+            outcome = self._task.step(self._pool, actions, lanes)
         except Exception as error:
             error.add_note(f"This happened in a step of lanes 0 to {len(lanes) - 1}.")
             raise
-        observations[:] = self._task.observations(batch)
-        np.logical_or(cut, info["elapsed_step"] >= self._task.limit, out=truncated)
+        observations[:], rewards[:], terminated[:], truncated[:] = outcome
         ended = lanes[terminated | truncated]
-        finals: list[tuple[int, Array]] = []
+        finals: Finals = []
         if ended.size:
             finals = [(int(lane), observations[lane].copy()) for lane in ended]
             observations[ended] = self._first_observations(ended)
-        if self._load is not None:
-            self._load.bear(len(lanes))
+        if self._wait_s:
+            time.sleep(len(lanes) * self._wait_s)
         return finals
 
     def close(self) -> None:
@@ -227,9 +217,8 @@ class EnvPoolEnv(gymnasium.Env[Array, Any]):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take one step."""
-        batch, reward, ends, cut, info = self._pool.step(np.asarray(action)[np.newaxis])
-        truncated = bool(cut[0]) or int(info["elapsed_step"][0]) >= self._task.limit
-        return self._task.observations(batch)[0], float(reward[0]), bool(ends[0]), truncated, {}
+        seen, reward, ends, cut = self._task.step(self._pool, np.asarray(action)[np.newaxis])
+        return seen[0], float(reward[0]), bool(ends[0]), bool(cut[0]), {}
 
     def close(self) -> None:
         """Let the pool go."""

@@ -1,7 +1,6 @@
-"""The lanes of one process, stepped together, by Gymnasium. No Ray, no torch.
+"""What a policy sees of an environment, and several environments stepped as the lanes of one process. No Ray, no torch.
 
-A lane is one sub-environment of a trial. Gymnasium's vector environments merge infos, copy observations and
-allocate at every step; here each lane writes straight into the arrays of whoever samples.
+Observations become float32: images in [0, 1], everything else flat; the same for training and for evaluation.
 """
 
 import itertools
@@ -11,15 +10,108 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, FrameStackObservation, TransformObservation
+
+from study.errors import Fault, StudyError
 
 Array = npt.NDArray[Any]
 Finals = list[tuple[int, Array]]
 """(lane, last observation of the episode that ended), in the order of the lanes."""
 
+ID = "environment.id"
+_BRIGHTEST = 255
+
+
+class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that people see)
+    """Why an environment cannot be used."""
+
+    @property
+    def fault(self) -> Fault:
+        """The same as a fault of the space."""
+        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix)
+
+
+# --- what a policy sees and answers ----------------------------------------------------------------------------------
+
+
+def are_trainable(actions: Any) -> bool:
+    """Return whether a policy can answer actions of a space: Discrete or MultiDiscrete from 0, or a flat float Box."""
+    if isinstance(actions, Discrete):
+        return bool(actions.start == 0)
+    if isinstance(actions, MultiDiscrete):
+        return len(actions.shape) == 1 and not np.any(actions.start)
+    return isinstance(actions, Box) and np.issubdtype(actions.dtype, np.floating) and len(actions.shape) == 1
+
+
+def observed(env: gymnasium.Env) -> gymnasium.Env:
+    """Return the environment with float32 observations: an image, a 3-D array, or a flat array.
+
+    A 3-D uint8 `Box` keeps its shape, scaled to [0, 1]; a 3-D float `Box` stays as it is. Anything else becomes
+    flat, shape (features,).
+
+    Raises:
+        Unusable: Observations have no fixed size, or the environment does not say what they are.
+    """
+    space = getattr(env, "observation_space", None)
+    if not isinstance(space, gymnasium.Space):
+        rule = "must have an `observation_space` once it is made"
+        fix = "Set it in the environment's class or constructor, and `action_space`."
+        raise Unusable(where=ID, rule=rule, got=str(space), fix=fix)
+    if is_image(space):
+        return TransformObservation(env, scaled, Box(0.0, 1.0, space.shape, np.float32))
+    if not is_vector_or_block(space):
+        try:
+            flattens = bool(space.is_np_flattenable)
+        except NotImplementedError:  # a space of somebody's own, such as the texts of MiniGrid
+            flattens = False
+        if not flattens:
+            rule, fix = "observations must be arrays of a fixed size", "Wrap the environment so that it returns a Box."
+            raise Unusable(where=ID, rule=rule, got=str(space), fix=fix)
+        env = FlattenObservation(env)
+    return env if env.observation_space.dtype == np.float32 else DtypeObservation(env, np.float32)
+
+
+def is_image(space: gymnasium.Space) -> bool:
+    """Return whether observations are images: three dimensions of bytes."""
+    return isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
+
+
+def is_vector_or_block(space: gymnasium.Space) -> bool:
+    """Return whether observations keep their shape: one dimension, or three of floats."""
+    if not isinstance(space, Box):
+        return False
+    return len(space.shape) == 1 or (len(space.shape) == 3 and np.issubdtype(space.dtype, np.floating))
+
+
+def scaled(images: Any) -> npt.NDArray[np.float32]:
+    """Return bytes as numbers in [0, 1], in the same shape."""
+    numbers: npt.NDArray[np.float32] = np.divide(images, _BRIGHTEST, dtype=np.float32)
+    return numbers
+
+
+def stacked(env: gymnasium.Env, number: int) -> gymnasium.Env:
+    """Return an environment of float32 observations that shows so many of the last ones.
+
+    They stand side by side along the last axis, the newest last; an episode begins with copies of its first.
+    """
+    if number == 1:
+        return env
+    space = env.observation_space
+    low, high = (np.concatenate([bound] * number, axis=-1) for bound in (space.low, space.high))
+    # Copies: an environment may write its next observation into the same array.
+    frames = FrameStackObservation(TransformObservation(env, np.array, space), number)
+    return TransformObservation(frames, lambda seen: np.concatenate(list(seen), axis=-1), Box(low, high, dtype="f4"))
+
+
+# --- lanes -----------------------------------------------------------------------------------------------------------
+
 
 class GymnasiumLanes:
     """Some lanes of a trial, stepped in a plain loop; `EnvPoolLanes` does the same over EnvPool.
+
+    Gymnasium's vector environments merge infos, copy observations and allocate at every step; here each lane writes
+    straight into the arrays of whoever samples.
 
     Attributes:
         num_envs: Number of lanes.
@@ -78,9 +170,6 @@ class GymnasiumLanes:
             rewards: Receives the rewards, shape (m,), float32.
             terminated: Receives whether the environment ended the episode, shape (m,), bool.
             truncated: Receives whether the episode was cut, shape (m,), bool.
-
-        Returns:
-            (lane, last observation) of each episode that ended, in the order of the lanes.
 
         Raises:
             ValueError: An observation does not fit the space, or a reward is not one number. This and what an

@@ -4,10 +4,17 @@ import contextlib
 import copy
 import functools
 import math
+import os
+import pickle
 import random
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
@@ -19,11 +26,9 @@ from study.machine.shape import Speeds
 from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
-from study.trial.deadline import within
-from study.trial.engine.envs.apart import OwnProcess
-from study.trial.engine.envs.environments import ID, make_env
-from study.trial.engine.envs.wrappers import Unusable, are_trainable
-from study.trial.failures import causes, described, original
+from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.lane_envs import ID, Unusable, are_trainable
+from study.trial.failures import causes, described, original, within
 
 _API = {
     "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
@@ -31,6 +36,7 @@ _API = {
 }
 _OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
 """Words of what Python says where `reset` or `step` takes or returns something else."""
+_TRY = "Try it in Python: make the environment, reset it and step it."
 PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
 _ANSWER_S = 60.0
@@ -39,6 +45,60 @@ _DEFAULT_SQUARES = (10, 42, 64, 84, 96)
 """Sizes of images for which RLlib has convolutions of its own, pixels."""
 _CHANNELS = (1, 3, 4)
 """Of an image in grey, in colour, and of four frames: no image has so few rows."""
+
+
+# --- a process of its own --------------------------------------------------------------------------------------------
+
+
+def called_apart(function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+    """Return what a function returns in a process of its own, which sees the same modules as this one.
+
+    An environment may end the process, leave threads in it that never end, or write much to its standard output, which
+    is lost. Whatever is imported there counts as imported by the study: it is brought to other nodes.
+
+    Raises:
+        TrialError: The process ended, or did not answer within `limit_s` seconds, and was ended.
+        Exception: Whatever the function raises, with its traceback there as a note.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+    with tempfile.NamedTemporaryFile() as answer:
+        command = [sys.executable, "-c", f"from {__name__} import answer_call; answer_call({answer.name!r})"]
+        call = pickle.dumps((function, args))
+        try:
+            done = subprocess.run(command, input=call, env=variables, stdout=subprocess.DEVNULL, timeout=limit_s)
+            got = f"exit code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            got = f"no answer within {limit_s:g} s"
+        content = answer.read()
+    if not content:
+        rule, fix = "the process of an environment must live until it is closed", "Look for its last words above."
+        raise TrialError(where=ID, rule=rule, got=got, fix=fix)
+    value, error, names = pickle.loads(content)
+    note_imports(names)
+    if error is not None:
+        raise error
+    return value
+
+
+def answer_call(file: str) -> None:
+    """Call what comes in by standard input and write what came of it to a file: the other end of `called_apart`."""
+    value, error = None, None
+    try:
+        function, args = pickle.load(sys.stdin.buffer)
+        value = function(*args)
+    except (Exception, SystemExit) as raised:  # noqa: BLE001 (raised again at the other end)
+        raised.add_note("".join(traceback.format_exception(raised)))
+        error = raised
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 (whatever the error's own class does: then its text alone)
+            error = RuntimeError(f"{type(raised).__name__}: {raised}")
+            error.add_note("\n".join(raised.__notes__))
+    Path(file).write_bytes(pickle.dumps((value, error, loaded_names())))
+    os._exit(0)  # threads that an environment leaves behind would hold up the end of the process
+
+
+# --- whether it works ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,25 +121,24 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     Args:
         spec: The environment.
         source_name: The space file.
-        apart: Whether somebody's own environment is tried in a process of its own: it may end the process, leave
-            threads in it that never end, or write much to its standard output.
+        apart: Whether somebody's own environment is tried in a process of its own.
 
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
-    trying = "Try it in Python: make the environment and reset it."
+    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}", _TRY
     try:
         return _called(spec, _probe, spec, limit_s=PROBE_TIMEOUT_S) if apart else _probe(spec)
-    except TrialError as error:
-        rule = f"the process that makes, resets and steps '{spec.id}' must go on"
-        raise SpaceError.of(source_name, where=ID, rule=rule, got=error.got, fix=trying) from error
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
+    except TrialError as error:
+        rule, got = f"the process that makes, resets and steps '{spec.id}' must go on", error.got
+        raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix) from error
     except gymnasium_error.DependencyNotInstalled as error:
         rule = f"a dependency of '{spec.id}' is missing: {error}"
-        raise SpaceError.of(source_name, where=ID, rule=rule, fix="Install it on every node.") from None
+        raise SpaceError.of(source_name, where=where, rule=rule, fix="Install it on every node.") from None
     except (Exception, SystemExit) as error:
-        where, rule, got, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}", described(error), trying
+        got = described(error)
         if isinstance(error, TypeError) and "argument" in str(error):
             where, rule = "environment.kwargs", f"must suit the constructor of '{spec.id}'"
             got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
@@ -94,29 +153,22 @@ def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, lim
     """
     if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
         return function(*args)
-    with contextlib.closing(OwnProcess(silent=True)) as process:
-        answer = process.call(function, *args, limit_s=limit_s + _ANSWER_S)
-        note_imports(process.call(loaded_names))  # what the environment consists of is brought to other nodes
-        return answer
+    return called_apart(function, *args, limit_s=limit_s + _ANSWER_S)
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
     rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
-    slow = Unusable(where=ID, rule=rule, fix="Try it in Python: make the environment and reset it.")
-    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=slow)
+    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=Unusable(where=ID, rule=rule, fix=_TRY))
 
 
 def _tried(spec: EnvironmentSpec) -> Spaces:
-    env = make_env(spec)
-    try:
+    with contextlib.closing(make_env(spec)) as env:
         actions = getattr(env, "action_space", None)
         if not are_trainable(actions):
             rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
             raise Unusable(where=ID, rule=rule, got=str(actions), fix="Wrap the environment so that it takes such.")
         _try_step(env, spec.id)
         return Spaces(observation_space=env.observation_space, action_space=env.action_space)
-    finally:
-        env.close()
 
 
 def _try_step(env: gymnasium.Env, env_id: str) -> None:
@@ -128,8 +180,7 @@ def _try_step(env: gymnasium.Env, env_id: str) -> None:
         _, reward, _, _, _ = env.step(env.action_space.sample())
     except (Exception, SystemExit) as error:
         other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
-        fix = _API[what] if other_api else "Try it in Python: make the environment, reset it and step it."
-        rule = f"`{what}` of '{env_id}' must work"
+        rule, fix = f"`{what}` of '{env_id}' must work", _API[what] if other_api else _TRY
         raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
     shape = env.observation_space.shape
     rule = got = ""
@@ -254,9 +305,6 @@ _FIRST_SEED = 20_260
 Sharing = Literal["harmless", "wrong", "unknown"]
 """What several environments in one process do to one another; unknown where even alone an environment does not play
 the same episode twice."""
-_Play = list[tuple[Any, ...]]
-"""Of each step: first observation of an episode, observation, reward, terminated, truncated. An error is an
-outcome too: whoever plays the environment next will report it."""
 
 
 def sharing_of(spec: EnvironmentSpec) -> Sharing:
@@ -277,24 +325,23 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
         apart: Whether each play has a process of its own, to which `make` is pickled; else all are played here.
     """
 
-    def play(*, beside: bool = False, steps: int = STEPS, limit_s: float = math.inf) -> _Play:
+    def play(beside: bool, steps: int, limit_s: float) -> list[bytes]:
         if not apart:
             return _outcomes(make, beside, steps, limit_s)
-        with contextlib.closing(OwnProcess()) as process:
-            try:
-                outcomes: _Play = process.call(_outcomes, make, beside, steps, limit_s, limit_s=CHECK_S + _ANSWER_S)
-            except StudyError as error:
-                return [(type(error).__name__,)]
-            return outcomes
+        try:
+            outcomes: list[bytes] = called_apart(_outcomes, make, beside, steps, limit_s, limit_s=CHECK_S + _ANSWER_S)
+        except StudyError:
+            return []
+        return outcomes
 
-    alone = play(limit_s=CHECK_S)
-    if _same(alone, play(beside=True, steps=len(alone))):
+    alone = play(False, STEPS, CHECK_S)
+    if alone == play(True, len(alone), math.inf):
         return "harmless"
-    return "wrong" if _same(alone, play(steps=len(alone))) else "unknown"
+    return "wrong" if alone == play(False, len(alone), math.inf) else "unknown"
 
 
 def in_own_processes(spec: StudySpec) -> StudySpec:
-    """Return the space whose environments have a process each."""
+    """Return the space whose environments share no process."""
     return spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
 
 
@@ -304,33 +351,34 @@ def comes_with_gymnasium(env_id: str) -> bool:
     return known is not None and str(known.entry_point).startswith("gymnasium.envs.")
 
 
-def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> _Play:
-    """Return what the first steps of an environment bring, up to its first error; the actions follow from the step.
+def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> list[bytes]:
+    """Return what each of the first steps of an environment brings, pickled; the actions follow from the step.
 
-    With `beside`, a second environment is made before, and stepped before each step. Each has the global
-    generators of Python and NumPy to itself, as among hosted runners: to draw from those does no harm.
+    An error is an outcome too: whoever plays the environment next will report it. With `beside`, a second environment
+    is made before, and stepped before each step. Each has the global generators of Python and NumPy to itself, as among
+    hosted runners: to draw from those does no harm.
     """
     end = time.monotonic() + limit_s
-    outcomes: _Play = []
+    outcomes: list[bytes] = []
     envs: list[gymnasium.Env] = []
     try:
         envs.extend(make() for _ in range(1 + beside))
         ended, episodes, generators = [True] * len(envs), [0] * len(envs), [_generators()] * len(envs)
         while len(outcomes) < steps and time.monotonic() < end:
             for number, env in enumerate(envs):
-                own, first = number == len(envs) - 1, None
+                other, first = number < len(envs) - 1, None
                 random.setstate(generators[number][0])
                 np.random.set_state(generators[number][1])  # noqa: NPY002 (environments use it)
                 if ended[number]:
-                    first, _ = env.reset(seed=_FIRST_SEED + 1_000 * (not own) + episodes[number])
-                    episodes[number] += 1
-                env.action_space.seed(2 * len(outcomes) + (not own))
+                    first, _ = env.reset(seed=_FIRST_SEED + 1_000 * other + episodes[number])
+                    first, episodes[number] = copy.deepcopy(first), episodes[number] + 1
+                env.action_space.seed(2 * len(outcomes) + other)
                 outcome = env.step(env.action_space.sample())[:4]
-                ended[number] = bool(outcome[2]) or bool(outcome[3])
+                ended[number] = bool(outcome[2] or outcome[3])
                 generators[number] = _generators()
-            outcomes.append(copy.deepcopy((first, *outcome)))
+            outcomes.append(pickle.dumps((first, *outcome)))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the environment raises)
-        outcomes.append((type(error).__name__,))
+        outcomes.append(type(error).__name__.encode())
     for env in envs:
         with contextlib.suppress(Exception):
             env.close()
@@ -339,13 +387,3 @@ def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit
 
 def _generators() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state()  # noqa: NPY002
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other, equal_nan=True)
-    return type(one) is type(other) and bool(one == other or (one != one and other != other))

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.records.files import check_own
-from study.trial.engine.envs.wrappers import are_trainable
+from study.trial.engine.envs.lane_envs import are_trainable
 from study.trial.engine.extensions import Extended, RewardScale, num_lanes_in_order, told_of
 from study.trial.engine.learning.batches import (
     Fragments,
