@@ -11,7 +11,6 @@ from msgspec import structs
 
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
-from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     ask_mlflow,
@@ -105,7 +104,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
-        optuna_storage=None if storage is None else check_tracking_uri(storage, OptunaMirror.place),
+        optuna_storage=None if storage is None else check_tracking_uri(storage, "Optuna storage"),
     )
 
 
@@ -143,7 +142,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         ask_mlflow(other)
         identity = structs.replace(identity, tracking_uri=other)
     if storage is not None:
-        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, OptunaMirror.place))
+        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, "Optuna storage"))
     return identity
 
 

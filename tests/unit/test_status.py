@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from analysis.status import read_status
 from study.cli.commands import app
 from study.cli.display import show
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.derived import pack
 from study.records.records import StageDecided, read_lines
 from tests import holdup, synthetic
@@ -117,6 +118,26 @@ def test_the_time_left_is_the_median_of_what_ended(at_work, done):
     assert left.trials == pytest.approx(7 - done)
     assert left.at_a_time == pytest.approx(1.0)
     assert left.seconds == pytest.approx((7 - done) * 20)
+
+
+def test_silence_far_beyond_the_pace_is_told(at_work):
+    synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
+    rewrite(at_work, [1_000.0, 1_001.0, 1_041.0, 1_042.0])
+    well, quiet = (read_status(at_work.path, moment=1_042.0 + silence) for silence in (299, 301))
+    assert not any("may hang" in each.text for each in well.advice)
+    assert any("Nothing was recorded for 301 s." in each.text for each in quiet.advice)
+
+
+def test_mlflow_lags_by_the_records_after_its_cursor(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+    ends = [line.end for line in read_lines(folder.records)]
+    mirror = MlflowMirror(folder)
+    mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
+    status = read_status(folder.path)
+    assert status.mirror.behind == len(ends) - 3
+    assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
+    mirror.note(offset=ends[-1], seq=len(ends))
+    assert read_status(folder.path).mirror.behind == 0
 
 
 def test_a_damaged_line_leaves_what_came_before(folder):
