@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.answers import Answer
-from analysis.answers.facts import complete, progress
+from analysis.answers.answer import complete, progress
 from analysis.figures import FIGURES, Figure
 from analysis.figures.figure import Form
 from analysis.load import StudyData

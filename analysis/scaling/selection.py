@@ -42,9 +42,6 @@ def select(runs: pd.DataFrame) -> Selection:
 
     A run is counted under the first reason that holds: its status, its timing label, no timed iteration, other trials
     at its side.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
     """
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
     counts, steps, seconds, scales = (

@@ -15,7 +15,7 @@ from analysis.estimates.settings import learning_curves, settings_of
 from analysis.figures import figure, figure_of
 from analysis.opened import Study
 from analysis.quantity import estimate_of
-from analysis.tables.numbers import number
+from analysis.tables.table import number
 from study.adopted.loading import load_space
 from study.errors import AnalysisError
 from study.statistics import iqm, mean_interval
