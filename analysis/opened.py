@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.estimates import frame_of, select
-from analysis.estimates.certificate import certificate_of
-from analysis.estimates.settings import Setting, settings_of
+from analysis.estimates.settings import Setting, certificate_of, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
 from analysis.models.iteration_time import model_rows
 from analysis.quantity import Part, rows_of
+from analysis.scaling.blocks import Selection
+from analysis.scaling.blocks import select as selection_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
-from analysis.scaling.selection import Selection
-from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 

@@ -15,8 +15,7 @@ import pandas as pd
 from analysis.fingerprint import IN_WORDS, value_in_words
 from analysis.fingerprint import in_words as called
 from analysis.load import StudyData
-from analysis.tables.table import Table, number
-from analysis.tables.writers import html_table, pipes, prose, text_table, wrapped
+from analysis.tables.table import Table, html_table, number, pipes, prose, text_table, wrapped
 from study.harmless import markdown, one_line
 from study.statistics import Estimate
 from study.text import count, listed

@@ -15,8 +15,7 @@ from analysis.answers.answer import (
     runners,
     to_copy,
 )
-from analysis.estimates.certificate import DAMAGE, estimate_of
-from analysis.estimates.settings import arm_in_words
+from analysis.estimates.settings import DAMAGE, arm_in_words, estimate_of
 from analysis.tables.learning import rule_in_words, with_names
 from analysis.tables.table import Table, TableColumn, in_words, percent, table_of
 from study.engine import OWN

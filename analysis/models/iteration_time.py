@@ -28,9 +28,8 @@ import pandas as pd
 from scipy import optimize, stats
 
 from analysis.quantity import Basis, Row, quantity, row
-from analysis.scaling.blocks import LEVEL, exponential
+from analysis.scaling.blocks import LEVEL, Selection, exponential
 from analysis.scaling.clock import engine_in
-from analysis.scaling.selection import Selection
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
 from study.statistics import Estimate, FloatArray, t_estimate, without_interval

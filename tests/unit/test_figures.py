@@ -93,15 +93,6 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_c
         refused.pictures(["svg"])
 
 
-def test_every_scale_that_has_data_is_drawn_however_many_there_are():
-    scales = (1, 2, 4, 8, 12, 16, 24, 32, 40, 46)
-    many = throughput_study(planted_runs(Truth(cells=tuple((n, 2048) for n in scales)), np.random.default_rng(1)))
-    for key in ("efficiency", "phases"):
-        drawn = figure_of(many, key)
-        assert drawn.frame["num_env_runners"].drop_duplicates().tolist() == list(scales)
-        assert_nothing_overlaps(drawn)
-
-
 def test_the_shares_of_an_iteration_add_up(planted):
     drawn = figure_of(planted, "phases")
     assert drawn.frame.groupby("bar")["value"].sum().tolist() == pytest.approx([1.0] * len(SCALES))

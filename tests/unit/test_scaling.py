@@ -14,8 +14,7 @@ from analysis.estimates.settings import settings_of
 from analysis.estimates.targets import BEFORE, targets_of, watched
 from analysis.fingerprint import differing
 from analysis.scaling import clock
-from analysis.scaling.blocks import contrast, product_of, ratio_of_totals
-from analysis.scaling.selection import select
+from analysis.scaling.blocks import contrast, product_of, ratio_of_totals, select
 from study.statistics import Estimate
 from tests import planted as invented
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
