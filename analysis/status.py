@@ -190,7 +190,7 @@ def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
 
 def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
     try:
-        return Mirror(mask_credentials(identity.tracking_uri), MlflowMirror(folder, identity.tracking_uri).behind)
+        return Mirror(mask_credentials(identity.tracking_uri), MlflowMirror(folder).behind)
     except (OSError, RecordError):
         return None
 

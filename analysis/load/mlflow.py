@@ -17,7 +17,7 @@ from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.harmless import mask_credentials, one_line
-from study.mirrors.mlflow_content import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
+from study.mirrors.mlflow_mirror import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 

@@ -86,7 +86,7 @@ def test_every_frame_is_equal_from_the_folder_and_from_mlflow(tmp_path, uri, mak
 def test_a_study_that_runs_is_read_as_far_as_it_was_sent_which_is_said(tmp_path, uri, monkeypatch):
     """While its mirror follows it; what comes within a minute of an upload waits for the next one."""
     folder = synthetic.make_folder(tmp_path / "demo", uri)
-    mirror, clock = MlflowMirror(folder, uri), [1000.0]
+    mirror, clock = MlflowMirror(folder), [1000.0]
     monkeypatch.setattr("study.mirrors.mlflow_mirror.time.monotonic", lambda: clock[0])
 
     def sent(*records):
