@@ -220,9 +220,6 @@ class ResourcesSpec(Section):
     """CPUs of each environment runner."""
     placement: Literal["pack", "spread"] = "pack"
     """Fill nodes one after another, or spread the runners over all of them."""
-    emulation_processes: Whole = Field(1, ge=1)
-    """Processes that step the lanes of an emulated trial: 1 is the main process itself; more are processes of their \
-own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     num_learners: Whole = Field(0, ge=0, le=MAX_PROCESSES)
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
     num_cpus_per_learner: Whole = Field(1, ge=1)

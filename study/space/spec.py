@@ -97,8 +97,8 @@ parameters of its own. With `config` it is the script's, any of RLlib's new API 
 dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can serve all trials of the \
 study, else `rllib`; each trial records which."""
     execution: Literal["auto", "real", "emulated"] = "auto"
-    """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
-(or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
+    """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process; \
+learning is the same, the clock is not. `auto`: real where every process gets a core of \
 its own and the memory suffices (of a search, at two of its scales or more), where the environments wait \
 (`step_wait_ms`), for APPO and IMPALA, and for scripts that learn from a replay buffer; else emulated."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
@@ -349,7 +349,7 @@ _CHOSE_NOTHING = (
     *("script.own_parts", "search.anchors", "search.min_env_steps_per_s", "budget.allow_larger_batch"),
     *("parameters.vtrace_clip_rho_threshold", "parameters.vtrace_clip_pg_rho_threshold"),
     *("parameters.circular_buffer_num_batches", "parameters.circular_buffer_iterations_per_batch"),
-    "parameters.target_network_update_freq",
+    *("parameters.target_network_update_freq", "resources.emulation_processes"),
 )
 """Keys of earlier versions without which trials run as before."""
 _AS_NOW = {"environment.action_repeat": 1}

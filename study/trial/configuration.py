@@ -61,10 +61,14 @@ def _applied(
     experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
     config = experiment.config.copy(copy_frozen=False)
-    layout = lane_layout(spec, int(setting[SCALE]), int(setting["num_envs_per_env_runner"]), execution)
+    layout = LaneLayout(
+        num_env_runners=int(setting[SCALE]),
+        num_envs_per_env_runner=int(setting["num_envs_per_env_runner"]),
+        emulated=execution == "emulated",
+    )
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
-    _set_processes(config, spec, layout, execution=execution, seed=seed)
+    _set_processes(config, spec, layout, seed=seed)
     batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
     if not batched and spec.environment.backend != "gymnasium":
         why = f"needs the batched runner, and {experiment.runner_obstacle}"
@@ -94,26 +98,14 @@ def _shown(value: Any) -> str:
     return value.__name__ if isinstance(value, type) else str(value)[:200]
 
 
-def lane_layout(spec: StudySpec, num_env_runners: int, num_envs: int, execution: Execution) -> LaneLayout:
-    """Return the lanes of a trial and the processes that step them."""
-    emulating = min(spec.resources.emulation_processes, num_env_runners)
-    return LaneLayout(
-        num_env_runners=num_env_runners,
-        num_envs_per_env_runner=num_envs,
-        num_processes=num_env_runners if execution == "real" else emulating,
-    )
-
-
-def _set_processes(
-    config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, execution: Execution, seed: int
-) -> None:
+def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, seed: int) -> None:
     """Set the lanes and processes of a trial, with their CPUs, the seed, and what happens if a process is lost."""
     resources = spec.resources
     config.lane_layout = layout
     config.env_runners(
         # RLlib counts processes; with none, its main process samples.
-        num_env_runners=0 if execution == "emulated" and layout.num_processes == 1 else layout.num_processes,
-        num_envs_per_env_runner=layout.most_lanes,
+        num_env_runners=0 if layout.emulated else layout.num_env_runners,
+        num_envs_per_env_runner=len(layout.lanes_of(0)),
         num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
         num_gpus_per_env_runner=0,
         custom_resources_per_env_runner={},

@@ -1,5 +1,5 @@
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -16,42 +16,26 @@ RUNNERS, ENVS, BATCHES = st.integers(1, 64), st.integers(1, 9), st.integers(1, 9
 SEEDS = st.integers(0, 2**40)
 
 
-def layout(runners: int, envs: int, processes: int) -> LaneLayout:
-    return LaneLayout(num_env_runners=runners, num_envs_per_env_runner=envs, num_processes=processes)
-
-
-@given(runners=RUNNERS, envs=ENVS, processes=RUNNERS)
-def test_the_processes_share_all_lanes_in_order(runners: int, envs: int, processes: int) -> None:
-    assume(processes <= runners)
-    each = [layout(runners, envs, processes).lanes_of(process) for process in range(processes)]
-    assert [lane for lanes in each for lane in lanes] == [
-        (runner, env) for runner in range(1, runners + 1) for env in range(envs)
-    ]
-    assert max(map(len, each)) - min(map(len, each)) in (0, envs)  # whole runners, evenly
-
-
-@given(runners=RUNNERS, envs=ENVS, processes=RUNNERS, batch=BATCHES)
-def test_a_batch_is_exact_and_every_lane_gives_the_same_in_every_layout(
-    runners: int, envs: int, processes: int, batch: int
-) -> None:
-    assume(processes <= runners)
-
-    def steps(of: LaneLayout) -> list[int]:
-        result = []
-        for process in range(of.num_processes):
-            fragment, lanes = of.fragment(process, batch), len(of.lanes_of(process))
+@given(runners=RUNNERS, envs=ENVS, batch=BATCHES)
+def test_a_batch_is_exact_and_every_lane_gives_the_same_in_one_process_and_in_many(runners, envs, batch) -> None:
+    def steps(*, emulated: bool) -> dict[tuple[int, int], int]:
+        layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=envs, emulated=emulated)
+        result = {}
+        for process in range(1 if emulated else runners):
+            fragment, lanes = layout.fragment(process, batch), layout.lanes_of(process)
             each = [
                 fragment.num_vector_steps - (lane >= fragment.num_lanes_in_last_step) * (fragment.num_vector_steps > 0)
-                for lane in range(lanes)
+                for lane in range(len(lanes))
             ]
-            assert sum(each) == fragment.env_steps(lanes)
-            result += each
+            assert sum(each) == fragment.env_steps(len(lanes))
+            result |= dict(zip(lanes, each, strict=True))
         return result
 
-    split = steps(layout(runners, envs, processes))
-    assert sum(split) == batch
-    assert max(split) - min(split) <= 1
-    assert split == steps(layout(runners, envs, 1)) == steps(layout(runners, envs, runners))
+    split = steps(emulated=False)
+    assert [*split] == [(runner, env) for runner in range(1, runners + 1) for env in range(envs)]
+    assert sum(split.values()) == batch
+    assert max(split.values()) - min(split.values()) <= 1
+    assert split == steps(emulated=True)
 
 
 @given(seed=SEEDS)

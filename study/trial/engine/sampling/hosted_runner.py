@@ -1,10 +1,10 @@
-"""Many of RLlib's own env runners in one process: how runners that RLlib made are emulated. Imports RLlib and torch.
+"""Many of RLlib's own env runners in the main process: how RLlib's runners are emulated. Imports RLlib and torch.
 
-To RLlib a `HostedEnvRunner` is one runner, the local one or one of a few remote ones. It holds one of RLlib's runners
-for every runner of the trial whose lanes it has, and calls them in turn. Each does what it does in a process of its
-own: it has its `worker_index`, its copy of the configuration and of `env_config`, its seeds, callbacks, connectors and
-metrics, and its own states of the global generators of torch, NumPy and `random`, which are exchanged around every
-call. Other globals of an environment or a module are shared by all that share the process.
+To RLlib a `HostedEnvRunner` is the local runner, where no other samples. It holds one of RLlib's runners for every
+runner of the trial, and calls them in turn. Each does what it does in a process of its own: it has its `worker_index`,
+its copy of the configuration and of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of
+the global generators of torch, NumPy and `random`, which are exchanged around every call. Other globals of an
+environment or a module are shared by all.
 """
 
 import copy
@@ -38,7 +38,6 @@ _PIPELINES = {
     COMPONENT_MODULE_TO_ENV_CONNECTOR: "_module_to_env",
 }
 """Part of a runner's state -> attribute of RLlib's runners."""
-_CONNECTORS = list(_PIPELINES)
 
 
 class _Hosted:
@@ -87,42 +86,30 @@ def _set_globals(states: tuple[Any, Any, Any, int]) -> None:
     torch.set_deterministic_debug_mode(states[3])
 
 
-class _MergesHosted:
-    """A connector pipeline of the local runner, which is given one list of states by each process of hosted runners."""
-
-    def __init__(self, pipeline: Any) -> None:
-        self._pipeline = pipeline
-
-    def merge_states(self, states: list[Any]) -> Any:
-        """Return the merged states of all runners, as if each had sent its own."""
-        return self._pipeline.merge_states([state for each in states for state in each])
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pipeline, name)
-
-
 class HostedEnvRunner(AsRLlib):
-    """Holds RLlib's runners of all lanes of a process, each of the class `config.hosted_runner_cls`.
+    """Holds RLlib's runners of all lanes of a trial, each of the class `config.hosted_runner_cls`.
 
-    The local one holds beside them the local runner that RLlib has where all others are remote: it has no environments,
-    and RLlib merges the states of the connectors in it. Evaluation runners are not hosted: there the local one is all.
+    Beside them it holds the local runner that RLlib has where all others are remote: it has no environments, and RLlib
+    merges the states of the connectors in it. Evaluation runners are not hosted: there the local one is all.
     """
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
-        if worker_index > 0:
-            torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
         unseeded = config.copy(copy_frozen=False).debugging(seed=None)
         EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
         self.config, self._seed_of_lanes = config, config.seed
-        self._kind: type[AsRLlib] = config.hosted_runner_cls
-        layout, own = layout_of(config), _config_of_runners(config)
-        samples = not config.in_evaluation and (worker_index > 0 or config.num_env_runners == 0)
-        numbers = layout.runners_of(max(worker_index - 1, 0)) if samples else range(0)
+        own, layout = config.copy(copy_frozen=False), layout_of(config)  # as in processes of their own
+        if not config.in_evaluation:
+            own.num_env_runners = layout.num_env_runners
+        numbers = range(0) if config.in_evaluation else range(1, layout.num_env_runners + 1)
+        own.num_envs_per_env_runner = layout.num_envs_per_env_runner
+        own.lane_layout = dataclasses.replace(layout, emulated=False)
+        own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
         threads = torch.get_num_threads()
 
         def make(number: int, **changes: Any) -> AsRLlib:
             given = {**kwargs, "num_workers": own.num_env_runners, **changes}
-            return self._kind(config=own.copy(copy_frozen=False), worker_index=number, **given)
+            runner: AsRLlib = config.hosted_runner_cls(config=own.copy(copy_frozen=False), worker_index=number, **given)
+            return runner
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
@@ -130,7 +117,7 @@ class HostedEnvRunner(AsRLlib):
             torch.set_num_threads(threads)  # each set it as if the process were its own
             known = config.observation_space and config.action_space
             spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
-            self._local = None if worker_index else make(0, spaces=spaces)
+            self._local = make(0, spaces=spaces)
         first = self._first
         self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
         self._watch = Watch()
@@ -145,15 +132,15 @@ class HostedEnvRunner(AsRLlib):
     @property
     def module(self) -> Any:
         """The policy: RLlib's algorithms take it from the local runner."""
-        return (self._local or self._first).module
+        return self._local.module
 
     @property
     def _env_to_module(self) -> Any:
-        return _MergesHosted((self._local or self._first)._env_to_module)
+        return self._local._env_to_module
 
     @property
     def _module_to_env(self) -> Any:
-        return _MergesHosted((self._local or self._first)._module_to_env)
+        return self._local._module_to_env
 
     def get_spaces(self) -> Any:
         """Return the spaces of one environment and of those of one runner."""
@@ -161,20 +148,19 @@ class HostedEnvRunner(AsRLlib):
 
     def assert_healthy(self) -> None:
         """Raise where a runner was not made completely."""
-        for hosted in self._hosted:
-            hosted.runner.assert_healthy()
+        self._of_all("assert_healthy")
 
     def make_env(self) -> None:
         """Make the environments of every runner anew."""
-        for hosted in self._hosted:
-            hosted.call("make_env")
+        self._of_all("make_env")
 
     def stop(self) -> None:
         """Close the environments of every runner."""
-        for hosted in self._hosted:
-            hosted.call("stop")
-        if self._local is not None:
-            self._local.stop()
+        self._of_all("stop")
+        self._local.stop()
+
+    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
 
     # --- sampling --------------------------------------------------------------------------------------------------
 
@@ -190,16 +176,14 @@ class HostedEnvRunner(AsRLlib):
         goes on with its own.
         """
         if not self._hosted:
-            own: list[Any] = self._first._sample_unwatched(**kwargs)
+            own: list[Any] = self._local._sample_unwatched(**kwargs)
             return own
-        sampled = [hosted.call("_sample_unwatched", **kwargs) for hosted in self._hosted]
+        sampled = self._of_all("_sample_unwatched", **kwargs)
         return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
 
     def get_metrics_of_runners(self) -> list[dict[str, Any]]:
         """Return the metrics of every runner."""
-        if not self._hosted:
-            return [self._first.get_metrics()]
-        return [hosted.call("get_metrics") for hosted in self._hosted]
+        return self._of_all("get_metrics") or [self._local.get_metrics()]
 
     def get_metrics(self) -> Any:
         """Return the metrics of all runners, as RLlib aggregates them."""
@@ -211,18 +195,14 @@ class HostedEnvRunner(AsRLlib):
 
     @property
     def _class_name(self) -> str:
-        return self._kind.__name__
+        return str(self.config.hosted_runner_cls.__name__)
 
     # --- weights and connectors ------------------------------------------------------------------------------------
 
-    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the local runner; of a remote process lists with the connector states of its runners."""
-        if self._local is not None:
-            state: dict[str, Any] = self._local.get_state(components, not_components=not_components, **kwargs)
-            return state
-        states = [hosted.call("get_state", _CONNECTORS) for hosted in self._hosted]
-        state = self._first.get_state(components, not_components=not_components, **kwargs)
-        return state | {name: [each[name] for each in states] for name in _CONNECTORS if name in state}
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the state of the local runner."""
+        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
+        return state
 
     def set_state(self, state: Any) -> None:
         """Set the state of every runner, connectors included."""
@@ -230,13 +210,12 @@ class HostedEnvRunner(AsRLlib):
         if isinstance(weights, ray.ObjectRef):
             state = {**state, COMPONENT_RL_MODULE: ray.get(weights)}
         of_local = of_runners = state
-        merges = NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _CONNECTORS)
-        if self._local is not None and self._hosted and merges:
+        if self._hosted and NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
             of_local, of_runners = self._synchronised(state)
-        if self._local is not None:
-            self._local.set_state(of_local)
-        for index, hosted in enumerate(self._hosted):
-            hosted.call("set_state", _own_state(of_runners, index))
+        self._local.set_state(of_local)
+        for hosted in self._hosted:  # with connector states of its own: RLlib's filters go on to change them
+            own = {name: copy.deepcopy(of_runners[name]) for name in _PIPELINES if name in of_runners}
+            hosted.call("set_state", of_runners | own)
 
     def _synchronised(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the states that RLlib sets in the local runner and in all others once in an iteration.
@@ -244,37 +223,17 @@ class HostedEnvRunner(AsRLlib):
         It gives its only runner the count of steps alone, where it would merge the states of many. These are the steps
         of `EnvRunnerGroup.sync_env_runner_states` of RLlib 2.60.
         """
-        assert self._local is not None
         way, broadcasts = self.config.merge_env_runner_states, self.config.broadcast_env_runner_states
         merges = way is True or (way == "training_only" and not self.config.in_evaluation)
         if not merges and not broadcasts:
             return {}, {}
         if merges:
-            states = [copy.deepcopy(hosted.call("get_state", _CONNECTORS)) for hosted in self._hosted]
+            states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
             merged = {
                 name: getattr(self._local, attribute).merge_states([each[name] for each in states])
                 for name, attribute in _PIPELINES.items()
             }
         else:
-            merged = self._local.get_state(_CONNECTORS)
+            merged = self._local.get_state([*_PIPELINES])
         steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
         return {**merged, **steps}, {**(merged if broadcasts else {}), **state}
-
-
-def _config_of_runners(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return the configuration that RLlib's runners have in processes of their own."""
-    own, layout = config.copy(copy_frozen=False), layout_of(config)
-    if not config.in_evaluation:
-        own.num_env_runners = layout.num_env_runners
-    own.num_envs_per_env_runner = layout.num_envs_per_env_runner
-    own.lane_layout = dataclasses.replace(layout, num_processes=layout.num_env_runners)
-    own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
-    return own
-
-
-def _own_state(state: dict[str, Any], index: int) -> dict[str, Any]:
-    """Return a state for one runner, with connector states of its own: RLlib's filters go on to change them."""
-    connectors = {name: state[name] for name in _CONNECTORS if name in state}
-    return state | {
-        name: copy.deepcopy(each[index] if isinstance(each, list) else each) for name, each in connectors.items()
-    }

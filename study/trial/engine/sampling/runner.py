@@ -80,9 +80,7 @@ def layout_of(config: AlgorithmConfig) -> LaneLayout:
     if layout is not None:
         return layout
     runners = max(config.num_env_runners, 1)
-    return LaneLayout(
-        num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner, num_processes=runners
-    )
+    return LaneLayout(num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner)
 
 
 class Measuring(EnvRunner):
