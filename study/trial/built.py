@@ -23,7 +23,7 @@ from study.records.records import TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.space.settings import differences, to_be_built
 from study.space.spec import StudySpec
-from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, Extended, NormalizedObservations
+from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTorchLearner, NormalizedObservations
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.experiment import Experiment
@@ -180,7 +180,7 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         values |= {name: PARAMETERS[name].default for name in OF_LEARNER}  # as RLlib has them
         epsilons = {optimizer.param_groups[0].get("eps") for _, optimizer in optimizers if _is_adam(optimizer)}
         values["adam_epsilon"] = epsilons.pop() if len(epsilons) == 1 else None
-    if isinstance(learner, Extended):
+    if isinstance(learner, ExtendedPPOTorchLearner):
         values |= learner.in_use(module_id)
     if (
         isinstance(config, (IMPALAConfig, PPOConfig))

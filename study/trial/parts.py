@@ -29,8 +29,7 @@ from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.acting import action_rule
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
-from study.trial.engine.sampling.runner import StockEnvRunner, StockMultiAgentEnvRunner
+from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""

@@ -1,6 +1,5 @@
 """Learning does not depend on placement: the same lanes in many processes, in few, in one."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -60,12 +59,6 @@ def test_learning_and_evaluations_are_those_of_real_runners_in_every_layout(back
             assert record.metrics["train_batch_size_actual"] == 1000
 
 
-def test_an_emulated_trial_does_not_wait() -> None:
-    started = time.perf_counter()
-    play(iterations=1, environment__step_wait_ms=1000.0)
-    assert time.perf_counter() - started < 60  # a thousand steps of a second each were left out
-
-
 def test_what_an_environment_raises_in_the_main_process_reaches_the_trial() -> None:
     kwargs = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 70}}
     with pytest.raises(TrialError, match=r"in the main process: .*ZeroDivisionError: planted fault at step 70"):
@@ -75,13 +68,6 @@ def test_what_an_environment_raises_in_the_main_process_reaches_the_trial() -> N
 def test_an_environment_stays_in_the_thread_that_made_it() -> None:
     played = play(iterations=2, environment__id="tests.environments:OneThread")
     assert len(of_kind(played, "iteration")) == 2
-
-
-def test_a_hanging_environment_in_the_main_process_is_given_up() -> None:
-    started = time.perf_counter()
-    with pytest.raises(TrialError, match=r"sampling: .*sample_timeout_s=3"):
-        play(iterations=1, environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0)
-    assert time.perf_counter() - started < 30
 
 
 @pytest.mark.minutes
