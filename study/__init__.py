@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from study.driver.opening import RunOptions
     from study.driver.run import StudyResult
     from study.space.spec import StudySpec
-    from study.trial.fast import fast
+    from study.trial.configuration import fast
 
 __all__ = [
     "AnalysisError",
@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
         "RunOptions": "study.driver.opening",
         "StudyResult": "study.driver.run",
         "StudySpec": "study.space.spec",
-        "fast": "study.trial.fast",
+        "fast": "study.trial.configuration",
         "load_space": "study.adopted.loading",
     }
     if name in homes:

@@ -106,7 +106,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
         SpaceError: The script, or an option, is wrong.
     """
     from study.adopted.loading import read_script, script_file
-    from study.adopted.writing import not_varied, space_text
+    from study.adopted.writing import remarks, space_text
 
     numbers = [] if runners is None else runners.split(",")
     scales = sorted({int(part) for part in numbers if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
@@ -121,7 +121,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     say(console, f"Found {facts.algorithm} on {facts.environment} ({facts.found_as}).")
     if adopted.variables:
         say(console, f"It sets {', '.join(adopted.variables)} in its environment: so do the trials.")
-    for remark in not_varied(facts):
+    for remark in remarks(facts):
         say(console, remark)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -296,6 +296,11 @@ class Forgets(Draws):
         return random.random()
 
 
+class Breaks(Draws):
+    def render(self) -> Any:
+        return super().render() if self.steps < 3 else 1 / 0
+
+
 class DrawsNothing(Draws):
     def render(self) -> Any:
         return None

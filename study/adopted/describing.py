@@ -6,31 +6,31 @@ Its settings are what differs from the default configuration of RLlib's algorith
 import dataclasses
 import hashlib
 import inspect
-import json
 import math
+import numbers
 import os
+import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-import numpy as np
 from gymnasium.envs.registration import registry as gymnasium_registry
 from gymnasium.vector import VectorEnv
-from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.tune.registry import get_trainable_cls
 
 from study.adopted.loading import Adopted
 from study.errors import Fault, SpaceError
 from study.jax_private import jax_obstacle
 from study.machine.shape import Speeds
-from study.machine.shipping import loaded_modules
+from study.machine.shipping import OwnModule, loaded_modules
 from study.ray_private import maker_of, option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.parsing import parse_space
@@ -39,19 +39,19 @@ from study.space.settings import runnable
 from study.space.space_file import Source
 from study.trial.configuration import apply
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
-from study.trial.experiment import SET_BY_STUDY, Experiment, OfGymnasium, make_environment, pickled
-from study.trial.parts import learner_obstacle, runner_obstacle, space_text
+from study.trial.experiment import Experiment, OfGymnasium, make_environment, pickled
+from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
 """RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""
 _RLLIB = "ray.rllib.algorithms."
 """Where RLlib's own algorithms, configurations and learners are."""
-_SAID = ("_learner_class", "env_runner_cls", "restart_failed_sub_environments")
+_SAID = {"_learner_class", "env_runner_cls", "restart_failed_sub_environments"}
 """Options that a study sets always, and that a person should read of: their code of the first two runs."""
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
-"""Characters of a setting that the facts hold as it is; of a longer one they hold a digest."""
+"""Characters of a setting that the facts hold; of a longer one they hold a digest."""
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
 """How environment variables begin that the study sets by itself."""
 _TRIED = {"parameters": {SCALE: 1}, "budget": {"iterations": 1}, "search": {"num_trials": 1}}
@@ -63,78 +63,67 @@ def mistake(rule: str, got: object, fix: str, *, where: str = "") -> SpaceError:
     return SpaceError.of("script", where=where, rule=rule, got=got, fix=fix)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A configuration that a script would train with.
+
+    Attributes:
+        config: A copy of it as it is at that line.
+        how: The call by which it would train: `tune.Tuner`.
+        stop: Stop criteria, by RLlib's names of results.
+        searched: Settings that Tune would choose; the copy has one value of each.
+    """
+
+    config: AlgorithmConfig
+    how: str
+    stop: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    searched: tuple[str, ...] = ()
+
+
 def adopted_from(
-    config: AlgorithmConfig,
-    *,
-    found_as: str,
-    stop: Mapping[str, Any],
-    searched: Iterable[str],
-    module: ModuleType,
-    file: Path,
-    before: "Surroundings",
-    variables: Mapping[str, str],
-    folder: str,
+    launch: Launch, *, module: ModuleType, file: Path, before: "Surroundings", variables: Mapping[str, str]
 ) -> Adopted:
     """Return what is known of a configuration, in the process that has run its script.
 
     Args:
-        config: As the script made it.
-        found_as: How it was found, for people.
-        stop: The script's stop criteria.
-        searched: Settings for which the script lets Tune choose.
+        launch: The configuration, as it was found.
         module: The script's own.
         file: The script.
         before: What was there before it ran.
         variables: Environment variables that the script would give to Ray's processes.
-        folder: `working_dir` that it would give to them, or empty.
 
     Raises:
         SpaceError: It cannot be studied, it cannot be pickled, or its environment does not work.
     """
-    before.check_left_alone(folder, module)
-    if faults := list(refusals(config)):
-        raise SpaceError("script", faults)
+    config = launch.config
+    if fault := next(refusals(config), None):
+        raise SpaceError("script", [fault])
     environments = before.environments_of(config)
-    content = _pickled(config, environments, None if module.__name__ == "__main__" else module)
+    try:
+        by_value = None if module.__name__ == "__main__" else module
+        content = pickled(config, environments=environments, by_value=by_value)
+    except Exception as error:
+        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
+        fix = "Make it inside the function that uses it, or define it at module level."
+        raise mistake(rule, error, fix) from error
     os.environ.update(variables)  # from here on this process is as one of Ray's
     facts = facts_of(
         config,
         source=file,
-        found_as=found_as,
-        stop=stop,
-        searched=searched,
-        modules={name: _digest(name) for name in before.own_modules()},
+        found_as=launch.how,
+        stop=launch.stop,
+        searched=launch.searched,
+        modules={each.name: each.digest or "" for each in before.own_modules()},
         **_of_environment(config, environments),
     )
     _check_trial(config, facts)
     return Adopted(
         pickled=content,
         facts=facts,
-        folder=folder,
         jax_obstacle=jax_obstacle() or "",  # the environment has been made
         speeds=None if config.is_multi_agent else _speeds(config, environments),
         **before.added(variables),
     )
-
-
-def _pickled(config: AlgorithmConfig, environments: Mapping[str, Any], by_value: ModuleType | None) -> bytes:
-    try:
-        return pickled(config, environments=environments, by_value=by_value)
-    except Exception as error:
-        parts = {f"setting '{name.strip('_')}'": value for name, value in vars(config).items()}
-        parts |= {f"environment '{name}'": value for name, value in environments.items()}
-        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
-        fix = "Make it inside the function that uses it, or define it at module level."
-        raise mistake(rule, next(_unpicklable(parts), error), fix) from error
-
-
-def _unpicklable(parts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which parts of a configuration cannot be pickled and why, in words."""
-    for place, value in parts.items():
-        try:
-            cloudpickle.dumps(value)
-        except Exception as error:  # noqa: BLE001 (pickling runs code of any kind)
-            yield f"{place}: {error}"
 
 
 def _check_trial(config: AlgorithmConfig, facts: ScriptFacts) -> None:
@@ -151,11 +140,46 @@ def _check_trial(config: AlgorithmConfig, facts: ScriptFacts) -> None:
     apply(experiment, spec, setting=runnable(spec, {SCALE: 1}), seed=0, execution="real")
 
 
+def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
+    """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
+    _, base = _algorithm(config)
+    known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
+    runner = config.env_runner_cls
+    checks = (
+        (
+            config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2,
+            "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
+            "the old one",
+            "Remove the call of api_stack; RLlib's migration guide says what else changes.",
+        ),
+        (
+            base not in _NOT_STUDIED and not config.is_offline,
+            "must sample from an environment, and be evaluated, by RLlib's environment runners",
+            f"{base}{' on recorded data' if config.is_offline else ''}",
+            "Give a script that trains online, such as with PPO or SAC.",
+        ),
+        (config.env is not None, "must name its environment", "none", "Call `.environment(...)` in the script."),
+        (
+            str(config.gym_env_vectorize_mode) != "vector_entry_point",
+            "must make environments one by one, so that each evaluation episode can be counted",
+            "one that is a vector by itself (gym_env_vectorize_mode)",
+            "Give what makes one environment, and let RLlib make the vector.",
+        ),
+        (
+            runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
+            f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
+            getattr(runner, "__name__", runner),
+            f"Derive it from {known.__name__}, or remove env_runner_cls.",
+        ),
+    )
+    yield from (Fault(where="", rule=rule, got=str(got), fix=fix) for holds, rule, got, fix in checks if not holds)
+
+
 # --- its environment -------------------------------------------------------------------------------------------------
 
 
 def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spaces of the environment, or the agents of one for several; it is made as RLlib makes it."""
+    """Return the spaces of the environment, which is made as RLlib makes it, and what several do to one another."""
     name = environment_name(config.env)
     try:
         made = make_environment(config, environments)
@@ -164,12 +188,11 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
         rule, fix = f"the environment '{name}' must be made and reset", "Make and reset it by itself, so configured."
         fix = "Install it here and on every node." if isinstance(error, ImportError) else fix
         raise mistake(rule, f"{type(error).__name__}: {error}", fix) from error
-    plain = getattr(made, "unwrapped", made)
-    if isinstance(plain, MultiAgentEnv):
+    if isinstance(getattr(made, "unwrapped", made), MultiAgentEnv):
         if not config.is_multi_agent:
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
             raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
-        return {"acting": plain.possible_agents or (), "sharing": "unknown"}
+        return {"sharing": "unknown"}
     of_one = "single_" if isinstance(made, VectorEnv) else ""
     spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
     if any(each is None for each in spaces):
@@ -194,40 +217,23 @@ class Surroundings:
 
     def __init__(self, file: Path) -> None:
         """Note what is there; to be made before the script runs."""
-        self._began_in, self._folder = str(Path.cwd()), str(file.parent)
-        self._variables = dict(os.environ)
+        self._folder, self._variables = str(file.parent), dict(os.environ)
         self._paths = {*sys.path, *_entries(self._variables)} - {self._folder}
         self._modules = {name.partition(".")[0] for name in sys.modules}
         self._environments = set(gymnasium_registry)
 
-    def check_left_alone(self, folder: str, module: ModuleType) -> None:
-        """Refuse a script that trains in another folder, or has replaced a part of RLlib in place.
-
-        Raises:
-            SpaceError: It does; the processes of a trial have both anew.
-        """
-        for place in {str(Path.cwd()), folder or self._began_in} - {self._began_in}:
-            rule = "must train in the folder in which the command is typed: trials and evaluations run there"
-            raise mistake(rule, place, f"Type the command in {place}.")
-        if (replaced := _replaced_in_rllib({"__main__", module.__name__, *self.own_modules()})) is not None:
-            rule = "must leave RLlib's own classes as they are: the processes of a trial import them anew"
-            fix = "Derive a class of your own, and give it to the configuration."
-            raise mistake(rule, f"{replaced} of the script's own", fix)
-
-    def own_modules(self) -> list[str]:
+    def own_modules(self) -> list[OwnModule]:
         """Return the user's own modules; what RLlib has imported before is none, wherever it is installed."""
-        return [each.name for each in loaded_modules() if each.name not in self._modules]
+        return [each for each in loaded_modules() if each.name not in self._modules]
 
     def environments_of(self, config: AlgorithmConfig) -> dict[str, Any]:
         """Return what makes the environments of a configuration that the script has registered, by their names."""
         judged = config.evaluation_config
         other = judged.get("env") if isinstance(judged, Mapping) else getattr(judged, "env", None)
         names = [name for name in (config.env, other) if isinstance(name, str)]
-        new = {
-            name: gymnasium_registry[name] for name in names if name in gymnasium_registry.keys() - self._environments
-        }
-        tuned = {name: maker for name in names if (maker := maker_of(name)) is not None}
-        return {name: OfGymnasium(spec=spec) for name, spec in new.items()} | tuned
+        new = gymnasium_registry.keys() - self._environments
+        found: dict[str, Any] = {name: OfGymnasium(spec=gymnasium_registry[name]) for name in names if name in new}
+        return found | {name: maker for name in names if (maker := maker_of(name)) is not None}
 
     def added(self, variables: Mapping[str, str]) -> dict[str, Any]:
         """Return the folders, modules and variables that the script has added: attributes of `Adopted`."""
@@ -236,37 +242,14 @@ class Surroundings:
         paths = tuple(dict.fromkeys([*found, self._folder]))
         beside = {Path(path).resolve() for path in paths}
         modules = tuple(each for each in loaded_modules() if each.paths[0].parent in beside or each.travels)
-        changed = {name for name in {*given, *self._variables} if given.get(name) != self._variables.get(name)}
-        own = {name: given.get(name) for name in sorted(changed) if not name.startswith(_OF_THE_STUDY)}
+        changed = (name for name, value in sorted(given.items()) if self._variables.get(name) != value)
+        own = {name: given[name] for name in changed if not name.startswith(_OF_THE_STUDY)}
         return {"paths": paths, "modules": modules, "variables": own}
 
 
 def _entries(variables: Mapping[str, str]) -> list[str]:
     """Return the folders of `PYTHONPATH`."""
     return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
-
-
-def _replaced_in_rllib(own: set[str]) -> str | None:
-    """Return the name of a part of RLlib that now comes from a top-level module of the script; None of none."""
-    for name, module in sorted(sys.modules.items()):
-        if name.startswith("ray.rllib."):
-            classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == name]
-            places: list[Any] = [module, *classes]
-            for place in places:
-                for attribute_name, value in list(vars(place).items()):
-                    if str(getattr(value, "__module__", "")).partition(".")[0] in own:
-                        return f"{place.__name__}.{attribute_name}"
-    return None
-
-
-def _digest(name: str) -> str:
-    """Return the SHA-256 of the files of a module, and of those of its package, that this process has imported."""
-    total = hashlib.sha256()
-    for each, module in sorted(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "")
-        if each.partition(".")[0] == name and file.is_file():
-            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
 
 
 # --- facts -----------------------------------------------------------------------------------------------------------
@@ -280,8 +263,7 @@ def facts_of(
     stop: Mapping[str, Any],
     searched: Iterable[str] = (),
     modules: Mapping[str, str] = MappingProxyType({}),
-    spaces: tuple[Any, Any] = (None, None),
-    acting: Iterable[Any] = (),
+    spaces: tuple[Any, Any] | None = None,
     sharing: Sharing = "harmless",
 ) -> ScriptFacts:
     """Return what is known of a configuration that has no `refusals`: the same whenever the script is read.
@@ -290,28 +272,23 @@ def facts_of(
         config: As the script made it.
         source: The script's file.
         found_as: How the configuration was found, for people.
-        stop: The script's stop criteria.
+        stop: The script's stop criteria, of which numbers are kept.
         searched: Settings for which the script lets Tune choose.
         modules: Module of the user's own that the script imports -> digest of its files.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
-        acting: The agents of an environment for several.
         sharing: What several of its environments in one process do to one another.
     """
     algorithm, base = _algorithm(config)
-    overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
     values, schedules = _values(config)
+    overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
     return ScriptFacts(
-        source=ScriptSource(
-            file=source.name, sha256=hashlib.sha256(source.read_bytes()).hexdigest(), modules=dict(modules)
-        ),
+        source=ScriptSource(file=source.name, sha256=digest, modules=dict(modules)),
         found_as=found_as,
         algorithm=algorithm.__name__,
         base_algorithm=base,
         environment=environment_name(config.env),
-        observation_space=space_text(spaces[0]),
-        action_space=space_text(spaces[1]),
         agents=sorted(map(str, config.policies)) if config.is_multi_agent else [],
-        acting=sorted(map(str, acting)),
         sharing=sharing,
         values={name: value for name, value in values.items() if name not in overridden},
         schedules=[name for name in schedules if name not in overridden],
@@ -319,7 +296,7 @@ def facts_of(
         searched=sorted(searched),
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
-        stop={str(name): _plain(value) for name, value in stop.items()},
+        stop={str(name): float(value) for name, value in stop.items() if isinstance(value, numbers.Real)},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
         learner_obstacle=_obstacle(learner_obstacle, config, spaces),
     )
@@ -336,58 +313,14 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
     """Return the algorithm's class, and RLlib's name of the nearest class that RLlib ships."""
     algorithm = config.algo_class or Algorithm
     if isinstance(algorithm, str):
-        from ray.tune.registry import get_trainable_cls
-
         algorithm = get_trainable_cls(algorithm)
     bases = [each for each in algorithm.__mro__ if each.__module__.startswith(_RLLIB)]
     known = (ALGORITHMS_CLASS_TO_NAME.get(each.__name__) for each in bases)
     return algorithm, next((name for name in known if name), "Algorithm")
 
 
-def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
-    """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
-    _, base = _algorithm(config)
-    known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
-    runner = config.env_runner_cls
-    checks = (
-        (
-            config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2,
-            "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
-            "the old one",
-            "Remove the call of api_stack; RLlib's migration guide says what else changes.",
-        ),
-        (
-            base not in _NOT_STUDIED and not config.is_offline,
-            "must sample from an environment, and be evaluated, by RLlib's environment runners",
-            f"{base}{' on recorded data' if config.is_offline else ''}",
-            "Give a script that trains online, such as with PPO or SAC.",
-        ),
-        (
-            config.env is not None,
-            "must name its environment",
-            "none",
-            "Call `.environment(...)` in the script; a runner that gets its episodes from outside cannot be studied.",
-        ),
-        (
-            str(config.gym_env_vectorize_mode) != "vector_entry_point",
-            "must make environments one by one, so that each evaluation episode can be counted",
-            "one that is a vector by itself (gym_env_vectorize_mode)",
-            "Give what makes one environment, and let RLlib make the vector.",
-        ),
-        (
-            runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
-            f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
-            _name(runner),
-            f"Derive it from {known.__name__}, or remove env_runner_cls.",
-        ),
-    )
-    broken = [Fault(where="", rule=rule, got=str(got), fix=fix) for holds, rule, got, fix in checks if not holds]
-    yield from broken[:1]
-
-
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the script's values of our parameters, and the parameters that follow a schedule."""
-    learners = max(config.num_learners or 0, 1)
     values: dict[str, Any] = {
         SCALE: config.num_env_runners,
         "num_envs_per_env_runner": config.num_envs_per_env_runner,
@@ -397,13 +330,13 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
             continue
-        value = _plain(getattr(config, attribute(name)))
-        if isinstance(value, list):
+        value = getattr(config, attribute(name))
+        if isinstance(value, (list, tuple)):
             schedules.append(name)
-        elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-            values[name] = value if value is None or math.isfinite(value) else None
+        elif value is None or (isinstance(value, numbers.Real) and not isinstance(value, bool)):
+            values[name] = None if value is None or not math.isfinite(value) else value
     if config.minibatch_size is not None:
-        values["minibatch_size"] = config.minibatch_size * learners
+        values["minibatch_size"] = config.minibatch_size * max(config.num_learners or 0, 1)
     if config.rollout_fragment_length != "auto":
         values[FRAGMENT] = config.rollout_fragment_length
     if not getattr(config, "use_kl_loss", True):
@@ -411,7 +344,8 @@ def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     if option(config, "torch_lr_scheduler_classes"):
         schedules.append("lr")
         values.pop("lr", None)
-    return _plain(values), schedules
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in values.items()}  # of NumPy
+    return plain, schedules
 
 
 def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
@@ -421,58 +355,36 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
     return bool(modules) and all(attribute(name) in overrides.get(module, {}) for module in modules)
 
 
-def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, Any]:
-    """Return the other options that differ from RLlib's: name -> value as JSON, or the digest of a long one."""
+def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, str]:
+    """Return the other options that differ from RLlib's: name -> value as text, or the digest of a long one."""
     kind, found = type(config), {}
     default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
+    left_out = {*known, *SET_BY_STUDY, "_is_frozen", "env"} - _SAID
     for name, value in sorted(vars(config).items()):
-        is_set = name in SET_BY_STUDY and name not in _SAID
-        if is_set or name in known or name in ("_is_frozen", "env") or name.startswith(_OF_LOGS):
-            continue
-        text = _as_json(value)
-        if text != _as_json(default.get(name)):
-            is_long = len(text) > _LONGEST or "NaN" in text or "Infinity" in text  # these two are no JSON
-            short = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}" if is_long else json.loads(text)
-            found[name.strip("_")] = short
+        text = _text(value)
+        if name not in left_out and not name.startswith(_OF_LOGS) and text != _text(default.get(name)):
+            digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+            found[name.strip("_")] = text if len(text) <= _LONGEST else digest
     return found
 
 
-def _obstacle(check: Any, config: AlgorithmConfig, spaces: tuple[Any, Any]) -> str:
+def _obstacle(
+    check: Callable[[AlgorithmConfig], str | None], config: AlgorithmConfig, spaces: tuple[Any, Any] | None
+) -> str:
     """Return what keeps our own runner or learner from serving a configuration; where that is not known, so much."""
     try:
         known = config.copy(copy_frozen=False)
-        if config.observation_space is None and config.action_space is None and spaces[0] is not None:
+        if spaces is not None and config.observation_space is None and config.action_space is None:
             known.environment(observation_space=spaces[0], action_space=spaces[1])
         return check(known) or ""
     except Exception as error:  # noqa: BLE001 (a configuration of any kind: RLlib's own part takes over)
         return f"its configuration cannot be examined ({type(error).__name__})"
 
 
-def _name(thing: Any) -> str:
-    """Return the name of a class, a function or what wraps one."""
-    inner = getattr(thing, "func", thing)
-    name = getattr(inner, "__qualname__", None) or type(inner).__qualname__
-    return str(name).replace(".<locals>", "").replace("<lambda>", "lambda")
-
-
-def _as_json(value: Any) -> str:
-    """Return a value as JSON; what has no JSON by its name, which is the same at every reading."""
-
-    def plain(other: Any) -> Any:
-        if isinstance(other, (np.generic, np.ndarray)):
-            return other.tolist()
-        if isinstance(other, (set, frozenset)):
-            return sorted(map(str, other))
-        if dataclasses.is_dataclass(other) and not isinstance(other, type):  # what differs from its class
-            pairs = ((each, getattr(other, each.name, None)) for each in dataclasses.fields(other))
-            return {each.name: inner for each, inner in pairs if inner is not None and inner != each.default}
-        return dict(other) if isinstance(other, Mapping) else _name(other)
-
-    try:
-        return json.dumps(value, default=plain, sort_keys=True)
-    except (TypeError, ValueError):  # names of a dictionary that are no texts
-        return json.dumps(_name(value))
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(_as_json(value))
+def _text(value: Any) -> str:
+    """Return a value as text that is the same at every reading."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{name}: {_text(inner)}' for name, inner in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))

@@ -7,16 +7,16 @@ the script, by an exception that `except Exception` does not catch.
 """
 
 import contextlib
-import faulthandler
 import inspect
 import json
 import os
 import pickle
+import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,65 +24,25 @@ import ray
 from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.tune import registry
+from ray.tune.registry import get_trainable_cls
 from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
-from study.adopted.describing import Surroundings, adopted_from, mistake
-from study.adopted.loading import Adopted, last_line
+from study.adopted.describing import Launch, Surroundings, adopted_from, mistake
+from study.adopted.loading import last_line
 from study.errors import SpaceError
+from study.harmless import one_line
 from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
 
 _NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
 _RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
+_LOOKED_FOR = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
 _RESTORES = ("restore", "restore_from_path", "load_checkpoint", "set_state", "set_weights")
 """Methods of an algorithm by which a training begins with what another has learnt."""
-_RUNTIME_ENV = ("env_vars", "working_dir", "excludes", "config", "eager_install")
-"""Keys of Ray's `runtime_env` that a study follows, or that make no difference to it."""
 _LONGEST = 300
 """Characters of what was found that a message shows."""
-
-
-def main(folder: str) -> NoReturn:
-    """Read the request in a folder, find the configuration, write the answer and end the process."""
-    place = Path(folder)
-    request = json.loads((place / "request.json").read_text())
-    answer: Any
-    with (place / "stack.txt").open("w") as stack:
-        faulthandler.dump_traceback_later(request["timeout_s"], exit=True, file=stack)
-        try:
-            answer = _adopted(request, place)
-        except SpaceError as error:
-            answer = [replace(fault, got=_one_line(fault.got)) for fault in error.faults]
-        except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
-            answer = "".join(traceback.format_exception(error))
-        faulthandler.cancel_dump_traceback_later()
-    (place / "answer.pkl").write_bytes(pickle.dumps(answer))
-    os._exit(0)  # threads and exit handlers of the script may wait for ever
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
-
-
-def _adopted(request: Mapping[str, Any], place: Path) -> Adopted:
-    file, name = Path(request["file"]), request["name"]
-    script = Script(file, place)
-    before = Surroundings(file)
-    names = script.run(request["args"], name)
-    launch = script.named(names, name) if name else script.launch or script.only_one(names)
-    return adopted_from(
-        launch.config,
-        found_as=launch.how,
-        stop=launch.stop,
-        searched=launch.searched,
-        module=script.module,
-        file=file,
-        before=before,
-        variables=script.variables,
-        folder=script.folder,
-    )
+_AGAIN_S = 5.0
+"""A script that catches everything is told again, after so many seconds, that its time is over."""
 
 
 class Launched(BaseException):
@@ -93,21 +53,41 @@ class UsesRay(BaseException):
     """The script would use a running Ray beside the training."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """A configuration that a script would train with.
+class Late(BaseException):
+    """The script has not come to its training in time."""
 
-    Attributes:
-        config: A copy of it as it is at that line.
-        how: The call by which it would train: `tune.Tuner`.
-        stop: Stop criteria, by RLlib's names of results.
-        searched: Settings that Tune would choose; the copy has one value of each.
-    """
 
-    config: AlgorithmConfig
-    how: str
-    stop: Mapping[str, Any] = field(default_factory=dict)
-    searched: tuple[str, ...] = ()
+def main(folder: str) -> NoReturn:
+    """Read the request in a folder, find the configuration, write the answer and end the process."""
+    place = Path(folder)
+    request = json.loads((place / "request.json").read_text())
+    answer: Any
+    try:
+        _limit_time(request["timeout_s"])
+        file, name = Path(request["file"]), request["name"]
+        before, script = Surroundings(file), Script(file, place)
+        names = script.run(request["args"], name)
+        launch = script.named(names, name) if name else script.launch or script.only_one(names)
+        answer = adopted_from(launch, module=script.module, file=file, before=before, variables=script.variables)
+    except SpaceError as error:
+        answer = [replace(fault, got=one_line(fault.got, _LONGEST)) for fault in error.faults]
+    except Late as error:
+        answer = mistake("must make its environment in time", error, "Make it quicker.").faults
+    except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
+        answer = "".join(traceback.format_exception(error))
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    (place / "answer.pkl").write_bytes(pickle.dumps(answer))
+    os._exit(0)  # threads and exit handlers of the script may wait for ever
+
+
+def _limit_time(timeout_s: float) -> None:
+    """Interrupt this process, wherever it is in Python, once the time is over."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        raise Late(f"it was not there within {timeout_s:g} s")
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
 
 
 def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:
@@ -122,8 +102,7 @@ def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None
     Raises:
         Exception: No configuration can be made of it.
     """
-    is_named = trainable is not None and not inspect.isclass(trainable)
-    algorithm: Any = registry.get_trainable_cls(trainable) if is_named else trainable
+    algorithm: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     if isinstance(content, AlgorithmConfig):
         config = content.copy(copy_frozen=False)
         searched = _choose(vars(config))
@@ -155,15 +134,13 @@ class Script:
         launch: The training with which the script ended; else the first one that it made ready; None without any.
         module: The script's own.
         variables: Environment variables that it would give to Ray's processes.
-        folder: `working_dir` that it would give to them; empty without one.
     """
 
     def __init__(self, file: Path, place: Path) -> None:
         self.launch: Launch | None = None
         self.module = types.ModuleType("__main__")
         self.variables: dict[str, str] = {}
-        self.folder = ""
-        self._file, self._place, self._calls_init = file, place, False
+        self._file, self._place = file, place
         self._refusal: SpaceError | None = None
         """Why the script cannot be studied, once that is known."""
         self._replace_ray()
@@ -183,15 +160,9 @@ class Script:
 
     def only_one(self, names: Mapping[str, Any]) -> Launch:
         """Return the one configuration among the names of a script that trains nothing."""
-        configs: dict[int, str] = {}
-        for name, value in names.items():
-            if isinstance(value, AlgorithmConfig):
-                configs.setdefault(id(value), name)
+        configs = {id(value): name for name, value in names.items() if isinstance(value, AlgorithmConfig)}
         if not configs:
-            near = [name for name, value in names.items() if inspect.isfunction(value) and "config" in name.lower()]
-            fix = f"Name a function that returns it: {self._file.name}:{near[0]}." if near else _NAME_A_FUNCTION
-            looked_for = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
-            raise mistake(f"must hold a configuration ({looked_for})", "none", fix)
+            raise mistake(f"must hold a configuration ({_LOOKED_FOR})", "none", _NAME_A_FUNCTION)
         first, *others = configs.values()
         if others:
             got, fix = ", ".join((first, *others)), f"Name one of them: {self._file.name}:{first}."
@@ -201,11 +172,6 @@ class Script:
     def named(self, names: Mapping[str, Any], name: str) -> Launch:
         """Return the configuration that a name of the script stands for."""
         value, how = names.get(name), f"module level, {name}"
-        if name not in names:
-            near = [other for other, each in names.items() if isinstance(each, AlgorithmConfig)]
-            near = near or [other for other, each in names.items() if inspect.isfunction(each)]
-            fix = f"Name one of: {', '.join(near[:8])}." if near else "Check the spelling."
-            raise mistake(f"has no '{name}'", "", fix)
         if callable(value) and not isinstance(value, AlgorithmConfig):
             self.launch, how = None, f"function {name}"
             value = self._guarded(names[name])
@@ -213,8 +179,8 @@ class Script:
             return launch_of(value, how)
         if self.launch is not None:  # it trains
             return self.launch
-        rule, fix = f"'{name}' must be an AlgorithmConfig, or a function that returns one", "Name another object."
-        raise mistake(rule, type(value).__name__, fix)
+        rule, got = f"'{name}' must be an AlgorithmConfig, or a function that returns one", type(value).__name__
+        raise mistake(rule, got if name in names else "no such name", "Name another object.")
 
     def _guarded(self, run: Callable[[], Any]) -> Any:
         """Run the person's code; what it raises becomes a fault that names the line."""
@@ -241,15 +207,13 @@ class Script:
         elif isinstance(problem, UsesRay):
             rule = "must come to its training without a running Ray"
             got, fix = "a call such as `ray.get`, `ray.put` or `.remote()`", _NAME_A_FUNCTION
-        elif isinstance(problem, ModuleNotFoundError):
-            rule, got = f"needs the module '{problem.name}', which is not installed", ""
-            fix = f"Install it here and on every node, or correct the import of '{problem.name}'."
         frames = traceback.extract_tb(problem.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(self._file)]
-        lines += [problem.lineno] if isinstance(problem, SyntaxError) and problem.filename == str(self._file) else []
+        if isinstance(problem, SyntaxError) and problem.filename == str(self._file):
+            lines.append(problem.lineno)
         return mistake(rule, got, fix, where=self._line(lines[-1:]))
 
-    def _line(self, lines: Sequence[int | None]) -> str:
+    def _line(self, lines: list[int | None]) -> str:
         return f"{self._file.name}, line {lines[0]}" if lines else self._file.name
 
     # --- what the script meets in place of Ray -----------------------------------------------------------------
@@ -272,27 +236,21 @@ class Script:
     def _refuse(self, rule: str, got: str, fix: str) -> NoReturn:
         """End the script, which trains in a way that a study cannot repeat; name its line."""
         lines = [frame.lineno for frame in inspect.stack(context=0) if frame.filename == str(self._file)]
-        self._refusal = mistake(rule, got, fix, where=self._line(lines[:1]))
+        self._refusal = mistake(rule, got, fix, where=self._line([*lines[:1]]))
         raise Launched
 
     def _refuse_restore(self, call: str) -> NoReturn:
-        fix = (
-            "Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec, or in a "
-            "callback `on_algorithm_init`."
-        )
+        fix = "Leave it out, or load weights where each trial does: by `load_state_path` of an RLModuleSpec."
         self._refuse("must hold its configuration and begin with new networks", f"`{call}`", fix)
 
     def _replace_ray(self) -> None:
+        began = False
+
         def init(*_: Any, **settings: Any) -> contextlib.AbstractContextManager[None]:
-            self._calls_init = True
-            given = settings.get("runtime_env") or {}
-            if others := ", ".join(sorted(name for name in given if name not in _RUNTIME_ENV and given[name])):
-                rule = "trials run in the Python of this command, and `ray.init` must not ask for another"
-                fix = "Install what it names, here and on every node, or put its folder into `sys.path`."
-                self._refuse(rule, f"runtime_env with {others}", fix)
-            self.variables |= {name: str(value) for name, value in (given.get("env_vars") or {}).items()}
-            if given.get("working_dir"):
-                self.folder = str(Path(given["working_dir"]).resolve())
+            nonlocal began
+            began = True
+            given = (settings.get("runtime_env") or {}).get("env_vars") or {}
+            self.variables |= {name: str(value) for name, value in given.items()}
             return contextlib.nullcontext()
 
         def resources() -> dict[str, float]:
@@ -301,8 +259,7 @@ class Script:
         def refuse() -> NoReturn:
             raise UsesRay
 
-        ray.init, ray.shutdown = init, lambda *_, **__: None
-        ray.is_initialized = lambda: self._calls_init
+        ray.init, ray.shutdown, ray.is_initialized = init, lambda *_, **__: None, lambda: began
         ray.cluster_resources = ray.available_resources = resources
         refuse_auto_init(refuse)
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import pickle
-import re
 import shlex
 import signal
 import subprocess
@@ -50,9 +49,7 @@ class Adopted:
         facts: What is known of it.
         paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
         modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
-        variables: Environment variables that the script sets, also by `ray.init`; None where it removes one.
-        folder: That of the command, which travels to the nodes of a joined cluster, where the script names it as
-            `working_dir`; else empty.
+        variables: Environment variables that the script sets, also by `ray.init`.
         jax_obstacle: Why JAX cannot serve a learner beside the script's own code; empty where it can.
         speeds: How fast its environment is here; None where it was not played.
     """
@@ -61,13 +58,12 @@ class Adopted:
     facts: ScriptFacts
     paths: tuple[str, ...] = ()
     modules: tuple[OwnModule, ...] = ()
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    folder: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)
     jax_obstacle: str = ""
     speeds: Speeds | None = None
 
     @property
-    def environment(self) -> dict[str, str | None]:
+    def environment(self) -> dict[str, str]:
         """Environment variables of a process that runs the configuration, beside those that this one has."""
         path = os.pathsep.join(filter(None, [*self.paths, os.environ.get("PYTHONPATH")]))
         return {**self.variables, **({"PYTHONPATH": path} if self.paths else {})}
@@ -75,30 +71,25 @@ class Adopted:
     def enter(self) -> None:
         """Let this process import what the script imports, and give it the script's environment variables."""
         sys.path[:0] = [path for path in self.paths if path not in sys.path]
-        for name in [name for name, value in self.variables.items() if value is None]:
-            os.environ.pop(name, None)
-        os.environ.update({name: value for name, value in self.variables.items() if value is not None})
+        os.environ.update(self.variables)
 
 
 # --- a space -------------------------------------------------------------------------------------------------------
 
 
-def load_space(
-    path: str | Path, *, overrides: Sequence[str] = (), timeout_s: float = TIMEOUT_S, new: bool = True
-) -> StudySpec:
+def load_space(path: str | Path, *, overrides: Sequence[str] = (), new: bool = True) -> StudySpec:
     """Read a space file; where it names a script, run that in a process of its own, up to where it would train.
 
     Args:
-        path: A file, or the name of one in `search_spaces/`.
+        path: The file, or the name of one in `search_spaces/`.
         overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
-        timeout_s: Seconds that the script may take.
         new: Whether a study is to begin with it: rules that are younger than a study do not stop its resume.
 
     Raises:
         SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema; or its script
             cannot be studied. Carries all faults found.
     """
-    return parse_space(with_script(read_space(path, overrides=overrides), timeout_s=timeout_s), asked=new)
+    return parse_space(with_script(read_space(path, overrides=overrides)), asked=new)
 
 
 def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:
@@ -119,9 +110,7 @@ def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:
 
 
 def adopted_by(spec: StudySpec) -> Adopted | None:
-    """Return the script of a study, as it is now; None for a study without one. A script is run once in a process.
-
-    It has `PATIENCE_S`, as the limit under which its study was started is not on record.
+    """Return the script of a study, as it is now; None for a study without one.
 
     Raises:
         SpaceError: The script cannot be studied.
@@ -168,13 +157,7 @@ def script_file(text: str, *, where: str = "config") -> tuple[Path, str]:
     return Path(place).resolve(), name
 
 
-def read_script(
-    text: str,
-    *,
-    args: Sequence[str] = (),
-    timeout_s: float = TIMEOUT_S,
-    where: str = "config",
-) -> Adopted:
+def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEOUT_S, where: str = "config") -> Adopted:
     """Run a script in a process of its own and return the configuration that it would train with.
 
     A second call for the same file and arguments returns the first one's result, and runs nothing.
@@ -202,7 +185,11 @@ def read_script(
         # Of the process that has run the script: to unpickle it runs nothing that has not run.
         answer = pickle.loads(file_of_answer.read_bytes()) if file_of_answer.exists() else None
         if answer is None:
-            answer = [_no_answer(place, file, timeout_s, code)]
+            got = f"code {code}, after it wrote: {last_line(place)}"
+            if code in (None, -signal.SIGKILL):  # its limit of time, at which it ends itself, is one of Python
+                got = "it hung" if code is None else "it was killed, as the system does where memory is short"
+            rule, fix = "its process must come to its training", "Run the script by itself until it trains."
+            answer = [Fault(where="", rule=rule, got=got, fix=fix)]
     if isinstance(answer, str):
         raise RuntimeError(f"reading {text} failed:\n{answer}")
     if isinstance(answer, list):
@@ -227,7 +214,7 @@ def _run(place: Path, timeout_s: float) -> int | None:
             start_new_session=True,
         )
     try:
-        # The process ends itself at its limit, and writes where it was; this is for one that cannot.
+        # The process ends itself at its limit, and says where it was; this is for one that cannot.
         return process.wait(IMPORT_TIMEOUT_S + 2 * timeout_s)
     except subprocess.TimeoutExpired:
         return None
@@ -235,21 +222,6 @@ def _run(place: Path, timeout_s: float) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def _no_answer(place: Path, file: Path, timeout_s: float, code: int | None) -> Fault:
-    """Return why the process ended without an answer: it ran past its limit, or ended by itself."""
-    stack = place / "stack.txt"
-    frames = stack.read_text() if stack.exists() else ""
-    if "Timeout" in frames or code is None:
-        lines = re.findall(rf'File "{re.escape(str(file))}", line (\d+)', frames)
-        got = f"it was in line {lines[0]}" if lines else "it was in a module that it imports"
-        fix = "Let it come to its training sooner."
-        return Fault(where="", rule=f"must come to its training within {timeout_s:g} s", got=got, fix=fix)
-    got, fix = f"code {code}, after it wrote: {last_line(place)}", "Run the script by itself until it trains."
-    if code == -signal.SIGKILL:
-        got = "it was killed, as the system does where memory is short"
-    return Fault(where="", rule="its process must come to its training", got=got, fix=fix)
 
 
 def last_line(place: Path) -> str:

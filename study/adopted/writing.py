@@ -5,6 +5,7 @@ around them.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,62 +38,54 @@ def space_text(
     own, file = max(int(facts.values.get(SCALE) or 0), 1), facts.source.file
     scales = sorted(set(runners or (1, own, 2 * own)))
     budget = _limits(facts) or {"env_steps": DEFAULT_BATCHES * _batch(facts)}
-    ranges, baseline = _varied(facts, max(scales), budget.get("env_steps"))
+    ranges = _ranges(facts, max(scales), budget.get("env_steps"))
+    named = {name: facts.defaults[name] for name, (low, _) in ranges.items() if facts.defaults[name] >= low}
+    baselines = [{"name": file.removesuffix(".py"), "parameters": named}]
     target = _target(facts)
     said = ", ".join(f"{name} {facts.values.get(name)}" for name in (SCALE, *ranges))
     comments = [
         f"A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
         f"The script has {said}. What is not written here stays as it says; it is read again at each start.",
-        *not_varied(facts),
+        *remarks(facts),
         "`environment: {floor: …, reference: …}` makes scores: the returns of a random policy, which",
         "`python -m study evaluate THIS_FILE --random --episodes 200` measures, and of a good one.",
         "A trial ends at the first limit of its budget; baselines run first, at every scale.",
     ]
-    named = {"name": file.removesuffix(".py"), "parameters": baseline}
-    search = {"num_trials": trials or TRIALS_PER_SCALE * len(scales), **({"baselines": [named]} if baseline else {})}
-    ends = {name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()}
     content = {
         "version": 1,
         "description": f"{file} with {listed([*map(str, scales)])} runners",
         "config": config,
         **({"config_args": args} if args else {}),
         **({"environment": {"target": target}} if target is not None else {}),  # the script's stop criterion
-        "parameters": {SCALE: scales, **ends},
+        "parameters": {
+            SCALE: scales,
+            **{name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()},
+        },
         "budget": budget,
-        "search": search,
+        "search": {
+            "num_trials": trials or TRIALS_PER_SCALE * len(scales),
+            **({"baselines": baselines} if named else {}),
+        },
     }
     return written(content, header="\n".join(f"# {comment}" for comment in comments))
 
 
-def not_varied(facts: ScriptFacts) -> Iterator[str]:
-    """Yield what a reader would expect to be varied, and is not."""
-    if facts.base_algorithm == "Algorithm":
-        yield f"`{BATCH}` is not varied: {facts.algorithm} has a training step of its own, which may not read it."
-    for name in facts.schedules:
-        yield f"`{name}` follows the script's schedule and is not varied."
-    for name in facts.overridden:
-        yield f"`{name}` is not varied: every module that learns has its own (algorithm_config_overrides_per_module)."
+def remarks(facts: ScriptFacts) -> Iterator[str]:
+    """Yield what differs from what the script does by itself."""
     if facts.searched:
         yield (
             f"The script lets Tune choose {listed([f'`{name}`' for name in facts.searched])}; here each has one of "
             "these values. Name it under `parameters` to vary it."
         )
-    if "restart_failed_sub_environments" in facts.settings:
-        yield "An environment that fails ends its trial: `restart_failed_sub_environments` is off in a study."
     if not _limits(facts):
         steps = f"{DEFAULT_BATCHES * _batch(facts):,}"
         yield f"How long the script trains is not known: a trial has {DEFAULT_BATCHES} batches, {steps} steps."
-    if facts.stop and _target(facts) is None and not _limits(facts):
-        yield f"Its stop criterion {listed(sorted(facts.stop))} is no number of steps."
 
 
-def _varied(
-    facts: ScriptFacts, most_runners: int, env_steps: int | None
-) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
-    """Return parameter -> lowest and highest value, and the script's own values of them, which run first."""
+def _ranges(facts: ScriptFacts, most_runners: int, env_steps: int | None) -> dict[str, tuple[float, float]]:
+    """Return parameter -> lowest and highest value."""
     values = facts.defaults
     ranges: dict[str, tuple[float, float]] = {}
-    baseline: dict[str, Any] = {}
     if BATCH in values and facts.base_algorithm != "Algorithm":  # others have a training step of their own
         batch = int(values[BATCH])
         # A step of each environment; a batch from a replay buffer has no such limit.
@@ -101,36 +94,27 @@ def _varied(
         most = max(batch, min(batch * BATCH_FACTOR, (env_steps or batch * BATCH_FACTOR * 2) // 2))
         if least < most:
             ranges[BATCH] = (least, most)
-            baseline |= {BATCH: batch} if batch >= least else {}
     if LR in values and LR not in facts.schedules:
         ranges[LR] = (float(f"{values[LR] / LR_FACTOR:.2g}"), float(f"{values[LR] * LR_FACTOR:.2g}"))
-        baseline[LR] = values[LR]
-    return ranges, baseline
+    return ranges
 
 
 def _batch(facts: ScriptFacts) -> int:
     return int(facts.values.get(BATCH) or 1000)
 
 
-def _stops(facts: ScriptFacts) -> dict[str, float]:
-    """Return the script's stop criteria that are finite numbers above zero, or returns."""
-    numbers = {name: float(value) for name, value in facts.stop.items() if type(value) in (int, float)}
-    return {name: value for name, value in numbers.items() if math.isfinite(value)}
-
-
 def _target(facts: ScriptFacts) -> float | None:
     """Return the stop criterion that is a return, if it is one of the environment that evaluates."""
-    other = facts.settings.get("evaluation_config", {})
-    elsewhere = isinstance(other, str) or bool({"env", "env_config"} & other.keys())
-    for name, value in _stops(facts).items():
-        if name.endswith(("episode_return_mean", "episode_reward_mean")):
+    elsewhere = re.search(r"\benv(_config)?:|^sha256:", str(facts.settings.get("evaluation_config", "")))
+    for name, value in facts.stop.items():
+        if name.endswith(("episode_return_mean", "episode_reward_mean")) and math.isfinite(value):
             return None if elsewhere and not name.startswith("evaluation/") else value
     return None
 
 
 def _limits(facts: ScriptFacts) -> dict[str, Any]:
     """Return the script's own limits; RLlib ends a training after a whole batch, so that it has one at least."""
-    stops = {name.rpartition("/")[2]: value for name, value in _stops(facts).items() if value > 0}
+    stops = {name.rpartition("/")[2]: value for name, value in facts.stop.items() if 0 < value < math.inf}
     steps = [stops[name] for name in ("num_env_steps_sampled_lifetime", "timesteps_total") if name in stops]
     if facts.base_algorithm == "PPO" and "training_iteration" in stops:  # an iteration is a batch
         steps.append(stops["training_iteration"] * _batch(facts))

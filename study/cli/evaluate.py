@@ -1,4 +1,4 @@
-"""`evaluate`: options into an `EvaluationRequest`, then numbers, a film; or JSON. No engine."""
+"""`evaluate`: what a policy gets, in numbers and a film, or as JSON. No engine."""
 
 from pathlib import Path
 from statistics import median
@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
-from study.options import AsJson, command_app, examples
+from study.options import AsJson, command_app, examples, wrong_option
 from study.text import count, significant
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class WithFilm(TyperCommand):
     cls=WithFilm,
     epilog=examples(
         "python -m study evaluate studies/quickstart",
-        "python -m study evaluate studies/quickstart --seed 1 --episodes 200 --video film.gif",
+        "python -m study evaluate studies/quickstart --seed 1 --episodes 200 --video film.mp4",
         "python -m study evaluate my_space.yaml --random --episodes 200",
     ),
 )
@@ -76,8 +76,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="[FILE]",
-            help="Film the first 3 episodes, 20 s at most, as .mp4 or .gif, with a picture beside it; without a name "
-            "in the study's clips/, for MLflow.",
+            help="Film the first 3 episodes, 20 s at most, as .mp4 (needs imageio-ffmpeg); without a name in the "
+            "study's clips/, for MLflow.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -86,14 +86,20 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    from study.evaluating.playing import EvaluationRequest, evaluate_policy
+    from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 
     console = terminal()
-    request = EvaluationRequest(
-        path=path, trial=trial, episodes=episodes, stochastic=stochastic, random=random, seed=seed, video=video
+    if random and (trial is not None or stochastic is not None):
+        option = "--trial" if trial is not None else "--stochastic/--deterministic"
+        raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
+    evaluated = evaluate_policy(
+        random_policy(path) if random else find_policy(path, trial),
+        episodes=episodes,
+        seed=seed,
+        stochastic=stochastic,
+        video=video,
+        on_numbers=(lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated)),
     )
-    show = (lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated))
-    evaluated = evaluate_policy(request, on_numbers=show)
     if as_json:
         write_json(evaluated.to_json())
     elif evaluated.film is not None:
@@ -139,9 +145,8 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
 
 def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
     """Print where the film is and what it shows."""
-    end = "" if all(shot.whole for shot in film.shots) else ", not all to their end"
-    shown = f"{count(len(film.shots), 'episode')}{end}; {film.seconds:.1f} s"
-    say(console, f"Film: {film.file} ({shown}); a picture of it: {film.poster}")
+    end = "" if all(film.whole) else ", not all to their end"
+    say(console, f"Film: {film.file} ({count(len(film.whole), 'episode')}{end}; {film.seconds:.1f} s)")
     if film.unlike:
         numbers = ", ".join(str(episode + 1) for episode in film.unlike)
         what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."

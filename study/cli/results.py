@@ -32,16 +32,12 @@ def export(
         Literal["python", "yaml"],
         typer.Option("--format", help="A plain RLlib script, or a space file, of a hold-up study with its rule."),
     ] = "python",
-    engine: Annotated[
-        Literal["rllib", "fast"],
-        typer.Option(help="Of a script: RLlib's own runner and learner, or this project's by `study.fast`, for PPO."),
-    ] = "rllib",
 ) -> None:
     """Print the setting of a trial, or the chosen one of a hold-up study, for use without this project.
 
     A study of your own script gives the calls that set the trial's values in it.
     """
-    from study.exporting.trial import trial_as_script, trial_as_space, trial_of
+    from study.exporting.script import trial_as_script, trial_as_space, trial_of
 
     folder = StudyFolder(study)
     if trial is not None and scale is not None:
@@ -57,14 +53,14 @@ def export(
         if spec.script is not None and format_ != "yaml":
             rule, fix = "gives a space where the study is of a script", "Use --format yaml, or --trial."
             raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
-        write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale, fast=engine == "fast"))
+        write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale))
         return
     chosen = trial_of(folder, _best_trial(folder) if trial is None else trial)
-    write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen, fast=engine == "fast"))
+    write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen))
 
 
 def _best_trial(folder: StudyFolder) -> int:
-    from study.evaluating.policies import best_policy
+    from study.evaluating.playing import best_policy
     from study.records.ledger import ledger_of
 
     best, _ = best_policy(folder.identity().parse(), ledger_of(folder.records))
@@ -93,7 +89,7 @@ def repeat(
     same line goes on with it where it was stopped.
     """
     from study.cli.run import run
-    from study.exporting.trial import trial_as_space, trial_of
+    from study.exporting.script import trial_as_space, trial_of
     from study.records.files import check_own
     from study.records.ledger import ledger_of
 

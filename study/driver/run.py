@@ -119,7 +119,7 @@ def runtime_env_of(spec: StudySpec, adopted: Adopted | None) -> dict[str, Any] |
     """
     if adopted is None:
         return runtime_env(own_modules(spec.environment))
-    return runtime_env(adopted.modules, adopted.variables, folder=adopted.folder)
+    return runtime_env(adopted.modules, adopted.variables)
 
 
 class _Session:

@@ -1,6 +1,7 @@
-"""Episodes of an evaluation, seen again: as an .mp4 or a .gif with a poster beside it.
+"""The first episodes of an evaluation, seen again as an .mp4, by the ffmpeg of imageio-ffmpeg. No Ray, no torch.
 
-Steps environments; imports the encoders (imageio-ffmpeg, Pillow) when needed. No Ray, no torch.
+The same seed and the same actions go to an environment that draws. So the pictures are those of the very episodes that
+were counted, and drawing costs the evaluation nothing.
 """
 
 import contextlib
@@ -8,30 +9,31 @@ import importlib.util
 import itertools
 import math
 import os
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from study.errors import RecordError
-from study.evaluating.facts import SUFFIXES, Shot
 from study.harmless import one_line
 from study.options import wrong_option
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Frame, Scene
+    import gymnasium
+
     from study.trial.evaluation import EvaluationResult
 
 EPISODES = 3
 """Episodes that are shown, from the first."""
 MOST_SECONDS = 20.0
 """Length of a film at most: a long episode is cut there."""
-GIF_FPS = 25.0
-"""Pictures per second of a .gif at most; viewers slow down shorter delays than 0.02 s."""
-_GIF_TICK_MS = 10
-"""Delays in a .gif are whole hundredths of a second."""
+DRAWS = "rgb_array"
+"""The render mode of an environment that gives pictures."""
+DEFAULT_FPS = 30.0
+"""Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,148 +41,120 @@ class Film:
     """What was shown.
 
     Attributes:
-        shots: One for each episode of which something was seen.
-        fps: Pictures per second.
-        num_frames: Pictures of the film.
         file: The film.
-        poster: A picture from the middle of the first episode, beside the film.
+        whole: For each episode of which something is seen whether it is seen to its end.
+        seconds: Length at the environment's own pace.
         unlike: Episodes whose replay had another return than the one that was counted.
     """
 
-    shots: tuple[Shot, ...]
-    fps: float
-    num_frames: int
     file: Path
-    poster: Path
+    whole: tuple[bool, ...]
+    seconds: float
     unlike: tuple[int, ...]
-
-    @property
-    def seconds(self) -> float:
-        """Length at the environment's own pace."""
-        return self.num_frames / self.fps
 
 
 def check_target(path: Path) -> None:
     """Refuse a name that no film can have here: before anything is played.
 
     Raises:
-        SpaceError: The ending is none of `SUFFIXES`, what encodes it is not installed, or a folder is in its place.
+        SpaceError: It is no name of an .mp4 file, or what encodes it is not installed.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        rule, got, fix = f"must end in {' or '.join(SUFFIXES)}", f"'{path}'", "Name the file so."
-    elif path.is_dir():
-        rule, got, fix = "must be a file", f"the folder {path}", f"Name a file in it, such as {path / 'best.mp4'}."
-    elif path.suffix.lower() == ".mp4" and best_suffix() != ".mp4":
-        rule, got = "an .mp4 needs imageio-ffmpeg", "no such package"
-        fix = "Run `pip install 'imageio-ffmpeg>=0.6'`, or name a .gif."
+    if path.suffix.lower() != ".mp4" or path.is_dir():
+        rule, got, fix = "must be the name of an .mp4 file", f"'{path}'", "Write --video film.mp4."
+    elif importlib.util.find_spec("imageio_ffmpeg") is None:
+        rule, got, fix = "needs imageio-ffmpeg", "no such package", "Run `pip install 'imageio-ffmpeg>=0.6'`."
     else:
         return
     raise wrong_option("--video", rule=rule, got=got, fix=fix)
 
 
-def best_suffix() -> str:
-    """Return the ending for a film that a person gave no name: .mp4, the smaller one, where that can be written."""
-    return ".gif" if importlib.util.find_spec("imageio_ffmpeg") is None else ".mp4"
+def drawing(make: Callable[[], "gymnasium.Env"], name: str) -> "gymnasium.Env":
+    """Return the environment that `make` makes with the render mode; it has drawn a picture.
+
+    Raises:
+        SpaceError: It draws none.
+    """
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL looks for a display
+    try:
+        env = make()
+        next(_replay(env, 0, ()))
+    except Exception as error:
+        rule, got = f"'{name}' must draw with render_mode={DRAWS!r}", f"{type(error).__name__}: {error}"
+        fix = "Leave the option out, or give the environment that render mode."
+        raise wrong_option("--video", rule=rule, got=one_line(got, 200), fix=fix) from error
+    return env
 
 
-def show(scene: "Scene", result: "EvaluationResult", *, film: Path) -> Film:
+def _replay(env: "gymnasium.Env", seed: int, actions: Sequence[Any]) -> Generator[tuple[Any, float], None, None]:
+    """Yield the picture and the return so far: at the start, and after each action."""
+    env.reset(seed=seed)
+    total = 0.0
+    for action in (None, *actions):
+        if action is not None:
+            _, reward, *_ = env.step(action)
+            total += float(np.sum(list(reward.values()) if isinstance(reward, Mapping) else reward))
+        picture = np.asarray(env.render())
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+            raise ValueError(f"a picture must have the shape (height, width, 3) of uint8, it has {picture.shape}")
+        yield picture, total
+
+
+def show(env: "gymnasium.Env", result: "EvaluationResult", *, film: Path) -> Film:
     """Play episodes again with the actions that they had, into a film.
 
     Args:
-        scene: The environment, ready to draw.
+        env: Of `drawing`.
         result: The evaluation, with the actions of the episodes that are shown.
         film: Where the pictures go.
 
     Raises:
-        SpaceError: The environment does not draw.
         RecordError: The film cannot be written.
     """
-    from PIL import Image
-
-    shots: list[Shot] = []
+    whole: list[bool] = []
     unlike: list[int] = []
-    room = math.floor(MOST_SECONDS * scene.fps)
-    middle = min(room, len(result.actions[0])) // 2
-    poster_frame: Frame = np.zeros((1, 1, 3), np.uint8)
+    fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+    room = most = math.floor(MOST_SECONDS * fps)
 
-    def frames() -> "Generator[Frame, None, None]":
-        nonlocal poster_frame, room
-        for episode, actions in enumerate(result.actions[:EPISODES]):
+    def pictures() -> Generator[Any, None, None]:
+        nonlocal room
+        for number, actions in enumerate(result.actions[:EPISODES]):
             shown, total = 0, 0.0
-            for frame, total in itertools.islice(scene.replay(result.seeds[episode], actions), room):  # noqa: B007
-                if not shots and shown == middle:
-                    poster_frame = frame
-                yield frame
+            for picture, total in itertools.islice(_replay(env, result.seeds[number], actions), room):  # noqa: B007
+                yield picture
                 shown += 1
             room -= shown
-            expected, whole = result.returns[episode], shown == len(actions) + 1
-            shot = Shot(
-                episode=episode,
-                seed=result.seeds[episode],
-                episode_return=expected,
-                num_steps=len(actions),
-                num_frames=shown,
-                whole=whole,
-            )
-            shots.append(shot)
-            if whole and not math.isclose(total, expected, rel_tol=1e-6, abs_tol=1e-6):
-                unlike.append(episode)
+            whole.append(shown == len(actions) + 1)
+            if whole[-1] and not math.isclose(total, result.returns[number], rel_tol=1e-6, abs_tol=1e-6):
+                unlike.append(number)
             if not room:
                 return
 
-    poster = film.with_suffix(".png")
-    with _written(film) as draft, contextlib.closing(frames()) as pictures:
-        write = _write_mp4 if film.suffix.lower() == ".mp4" else _write_gif
-        write(draft, pictures, scene.fps)
-    with _written(poster) as draft:
-        Image.fromarray(poster_frame).save(draft)
-    num_frames = sum(shot.num_frames for shot in shots)
-    return Film(
-        shots=tuple(shots), fps=scene.fps, num_frames=num_frames, file=film, poster=poster, unlike=tuple(unlike)
-    )
-
-
-@contextlib.contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    """Yield the draft of a file, which takes its name when the block has ended well.
-
-    Raises:
-        RecordError: It cannot be written.
-    """
-    draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    draft = film.with_name(f".{film.stem}.{os.getpid()}.mp4")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        draft.replace(path)
+        film.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(pictures()) as frames:
+            _write(draft, frames, fps)
+        draft.replace(film)
     except OSError as error:
-        why = one_line(str(error.strerror or error), 200)
-        fix = "Name another file with --video."
-        raise RecordError(where=str(path), rule="the film must be written", got=why, fix=fix) from error
+        why, fix = one_line(str(error.strerror or error), 200), "Name another file with --video."
+        raise RecordError(where=str(film), rule="the film must be written", got=why, fix=fix) from error
     finally:
         with contextlib.suppress(OSError):  # there is none
             draft.unlink()
+    return Film(file=film, whole=tuple(whole), seconds=(most - room) / fps, unlike=tuple(unlike))
 
 
-def _write_mp4(path: Path, frames: Iterator["Frame"], fps: float) -> None:
-    """Write H.264 by the ffmpeg that imageio-ffmpeg brings."""
+def _write(path: Path, frames: Generator[Any, None, None], fps: float) -> None:
     import imageio_ffmpeg
 
     first = next(frames)
-    size = (first.shape[1], first.shape[0])
     # The index at the beginning, where a browser looks for it; H.264 takes no odd sizes.
     more = ["-movflags", "+faststart", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
     settings = {"fps": fps, "macro_block_size": 1, "ffmpeg_log_level": "error", "output_params": more}
+    size = (first.shape[1], first.shape[0])
     with contextlib.closing(imageio_ffmpeg.write_frames(str(path), size, **settings)) as process:
         process.send(None)
         for frame in itertools.chain([first], frames):
             process.send(np.ascontiguousarray(frame))
-
-
-def _write_gif(path: Path, frames: Iterator["Frame"], fps: float) -> None:
-    """Write a .gif by Pillow; of fast films some pictures are left out."""
-    from PIL import Image
-
-    every = max(math.ceil(fps / GIF_FPS), 1)
-    delay_ms = round(every * 1000 / fps / _GIF_TICK_MS) * _GIF_TICK_MS
-    images = (Image.fromarray(frame) for frame in itertools.islice(frames, 0, None, every))
-    next(images).save(path, save_all=True, append_images=images, duration=delay_ms, loop=0)

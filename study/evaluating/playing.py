@@ -1,46 +1,158 @@
-"""`python -m study evaluate`: plays a policy, films it. Imports RLlib and torch last."""
+"""`python -m study evaluate`: chooses a policy, plays it, films it. Imports RLlib and torch last."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import adopted_by
+from study.adopted.loading import PATIENCE_S, adopted_by, with_script
+from study.designs.registry import design_of
 from study.errors import RecordError
-from study.evaluating.facts import BEST, FilmFacts
-from study.evaluating.film import EPISODES, Film, best_suffix, check_target, show
-from study.evaluating.policies import ChosenPolicy, find_policy, random_policy
-from study.harmless import one_line
+from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
 from study.options import say_that_it_runs, wrong_option
-from study.records.files import check_own
+from study.records.files import check_own, check_plain
+from study.records.folder import StudyFolder
+from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit
+from study.space.parsing import parse_space
 from study.space.script import what_changed
+from study.space.settings import spec_of
+from study.space.space_file import find_space, read_space
 from study.space.spec import StudySpec
 from study.statistics import Estimate, mean_interval, rate_interval
+from study.text import count, spans
+from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:
-    from study.trial.engine.envs.frames import Scene
+    import gymnasium
+
     from study.trial.experiment import Experiment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRequest:
-    """What a person asked for: the options of the command `evaluate` under their names, whose help describes them."""
+# --- which policy ----------------------------------------------------------------------------------------------------
 
-    path: Path
-    trial: int | None = None
-    episodes: int | None = None
-    stochastic: bool | None = None
-    random: bool = False
-    seed: int | None = None
-    video: str | None = None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenPolicy:
+    """A policy that a person chose to play.
+
+    Attributes:
+        title: What it is, for people.
+        spec: The space that its trial ran under, or in whose environment a random policy plays.
+        study: The study; None where a random policy plays in a space.
+        row: The trial; None for a random policy: actions are drawn from the action space, nothing was learnt.
+        chosen_among: Finished trials that it is the best of; 0 where a person named it.
+    """
+
+    title: str
+    spec: StudySpec
+    study: StudyFolder | None = None
+    row: TrialRow | None = None
+    chosen_among: int = 0
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Folder of its numbers; None for a random policy, which needs none."""
+        return None if self.study is None or self.row is None else self.study.checkpoint(self.row.trial)
+
+    @property
+    def first_episode(self) -> int:
+        """Number of the first evaluation episode that its trial played."""
+        return 0 if self.row is None else self.row.first_episode
+
+    def check_owner(self) -> None:
+        """Refuse a policy that is not there, or that somebody else could have put there.
+
+        Raises:
+            RecordError: It, or the study's folder, belongs to another user, or others may write to it.
+        """
+        if self.study is None or self.checkpoint is None:
+            return
+        if not (self.checkpoint / STATE_FILE).exists():
+            rule, got = f"must hold the policy ({STATE_FILE})", "none, as in a packed study and one of before 0.16"
+            fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
+            raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
+        check_plain(self.checkpoint)
+        for folder in (self.study.path, self.checkpoint):
+            way_out = "Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
+            check_own(folder, way_out=way_out)
+
+
+def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
+    """Return the policy of a trial of a study, by default of its best.
+
+    Raises:
+        RecordError: There is no study that learns, or the trial has no policy.
+        SpaceError: There is no such trial.
+    """
+    study, where = StudyFolder(path), str(path)
+    if not study.exists():
+        fix = "Name one, such as studies/quickstart, or add --random for a random policy in a space."
+        raise RecordError(where=where, rule="must be the folder of a study", got="another path", fix=fix)
+    spec, ledger = study.identity().parse(), ledger_of(study.records)
+    if not spec.learns:
+        rule, got = "must be a study that learns", "a throughput study"
+        raise RecordError(where=where, rule=rule, got=got, fix="Name another one.")
+    row, among = best_policy(spec, ledger) if trial is None else (ledger.rows.get(trial), 0)
+    if trial is None and row is None:
+        rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
+        raise RecordError(where=where, rule=rule, got="none yet", fix=fix)
+    if row is None or row.checkpoint is None:
+        have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
+        got = str(trial) if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
+        rule = f"must be a trial of {study.path} with a policy ({have})"
+        raise wrong_option("--trial", rule=rule, got=got, fix="Name one.")
+    runners = count(row.num_env_runners, "runner")
+    title = f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})"
+    return ChosenPolicy(title=title, spec=spec_of(spec, row.variant), study=study, row=row, chosen_among=among)
+
+
+def random_policy(path: Path) -> ChosenPolicy:
+    """Return a random policy in the environment of a space.
+
+    Args:
+        path: Space file, or the name of one in `search_spaces/`; or folder of a study, whose space is meant.
+
+    Raises:
+        RecordError: It is another folder, or the study cannot be read.
+        SpaceError: There is no such space, or it is wrong.
+    """
+    study = StudyFolder(path)
+    if study.exists():
+        identity = study.identity()
+        return ChosenPolicy(title=f"{identity.name}: random policy", spec=identity.parse(), study=study)
+    if path.is_dir():
+        rule = "with --random it must be a space or the folder of a study (with study.json)"
+        raise RecordError(where=str(path), rule=rule, got="another folder", fix="Name one, such as quickstart.yaml.")
+    source = read_space(find_space(path, place="SPACE"))
+    if isinstance(script := source.content.get("config"), str):
+        say_that_it_runs(script)
+    # Its script has as long as that of a study that was started; a space whose floor is measured needs none yet.
+    spec = parse_space(with_script(source, timeout_s=PATIENCE_S), scored=False)
+    return ChosenPolicy(title=f"{path}: random policy", spec=spec)
+
+
+def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
+    """Return the trial whose policy is the study's best, and among how many it was chosen.
+
+    The best by `merit`, as in the answer; of a hold-up study whose settings are frozen, among the winner's
+    confirmations at the target scale.
+    """
+    with_policy = (row for row in ledger.rows.values() if row.checkpoint is not None and row.status == "finished")
+    # In a hold-up study trials with a limit of iterations have not had their whole budget.
+    rows = [row for row in with_policy if not row.stage or row.iterations is None]
+    rows = design_of(spec).final_trials(spec, ledger, rows)
+    return max(best_per_scale(rows).values(), key=merit, default=None), len(rows)
+
+
+# --- its episodes ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What came of it.
+    """What a policy got.
 
     Attributes:
         policy: The policy.
@@ -83,9 +195,11 @@ class Evaluated:
 
         None where another question was asked, or nothing is recorded.
         """
-        if self.policy.recorded is None or self.spec.evaluation != self.policy.spec.evaluation:
+        row = self.policy.row
+        last = None if row is None else row.last_evaluation
+        if last is None or last.progress < 1 or self.spec.evaluation != self.policy.spec.evaluation:
             return None
-        return self.returns == self.policy.recorded
+        return self.returns == tuple(last.returns)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that is known, as JSON values; an end of an interval that nobody knows is null."""
@@ -121,49 +235,52 @@ def _json_of(estimate: Estimate) -> dict[str, Any]:
 
 
 def evaluate_policy(
-    request: EvaluationRequest, *, on_numbers: Callable[[Evaluated], None] = lambda _: None
+    policy: ChosenPolicy,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    stochastic: bool | None = None,
+    video: str | None = None,
+    on_numbers: Callable[[Evaluated], None] = lambda _: None,
 ) -> Evaluated:
     """Play a policy and return what it got.
 
     Args:
-        request: What to play, and how.
-        on_numbers: Called with the numbers, before anything is filmed or shown.
+        policy: Of `find_policy` or `random_policy`.
+        episodes: How many; None, as of the next two: as its space says.
+        seed: Of the episodes.
+        stochastic: Whether actions are drawn.
+        video: File for a film; empty: one of the study's own; None: nothing is filmed.
+        on_numbers: Called with the numbers, before anything is filmed.
 
     Raises:
-        StudyError: There is no such policy, it is not to be trusted, or its environment does not work.
+        StudyError: The policy is not to be trusted, or its environment does not work.
     """
-    if request.random and (request.trial is not None or request.stochastic is not None):
-        option = "--trial" if request.trial is not None else "--stochastic/--deterministic"
-        raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
-    policy = random_policy(request.path) if request.random else find_policy(request.path, request.trial)
     policy.check_owner()
     if policy.study is not None and policy.spec.own_code:  # never run code because somebody else's study names it
         check_own(policy.study.path)
         policy.study.check_code(policy.spec.own_code)
-    asked = {"episodes": request.episodes, "seed": request.seed, "stochastic": request.stochastic}
+    asked = {"episodes": episodes, "seed": seed, "stochastic": stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
-    film = None if request.video is None else _film_file(policy, request.video)
-    if film is not None:
-        check_target(film)
+    film = None if video is None else _film_file(policy, video)
     from study.trial.evaluation import evaluate
-    from study.trial.weights import read_state
+    from study.trial.policy import read_state
 
     experiment, spec = _experiment_of(policy, spec)
     if film is not None and spec.environment.process == "own":
         rule, fix = "a film needs a second environment in one process", "Leave the option out."
         raise wrong_option("--video", rule=rule, got="environment.process: own", fix=fix)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-    with nullcontext() if film is None else _scene(experiment, spec) as scene:
+    env = None if film is None else _drawing(experiment, spec)
+    with nullcontext() if env is None else closing(env):
         keep = 0 if film is None else EPISODES
         result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
         evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
         on_numbers(evaluated)
-        if scene is None or film is None:
+        if env is None or film is None:
             return evaluated
-        evaluated = replace(evaluated, film=show(scene, result, film=film))
-    _write_facts(evaluated)
-    return evaluated
+        return replace(evaluated, film=show(env, result, film=film))
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
@@ -194,57 +311,26 @@ def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment",
     return experiment_of(spec, spaces=spaces), spec
 
 
-@contextmanager
-def _scene(experiment: "Experiment", spec: StudySpec) -> "Iterator[Scene]":
-    """Yield the environment, ready to draw; one of a script is made with `render_mode` in its `env_config`.
+def _drawing(experiment: "Experiment", spec: StudySpec) -> "gymnasium.Env":
+    """Return the environment, which draws; one of a script is made with `render_mode` in its `env_config`."""
+    from study.trial.engine.envs.environments import make_env
+    from study.trial.evaluation import environment_of
 
-    Raises:
-        SpaceError: It does not draw so.
-    """
-    from study.trial.engine.envs.frames import DRAWS, hide_display, open_scene, scene_of
-    from study.trial.evaluation import drawing_environment
-
-    if experiment.judged is not None:
-        scene = open_scene(experiment.judged)
-        with closing(scene.env):
-            yield scene
-        return
-    hide_display()
-    try:
-        env = drawing_environment(experiment.config, DRAWS)
-    except Exception as error:
-        rule = f"'{spec.environment.id}' must take render_mode={DRAWS!r} in its env_config"
-        got = f"{type(error).__name__}: {one_line(str(error), 200)}"
-        fix = "Leave the option out, or give the environment that render mode."
-        raise wrong_option("--video", rule=rule, got=got, fix=fix) from error
-    with closing(env):
-        yield scene_of(env, spec.environment.id)
+    judged = experiment.judged
+    return drawing(
+        lambda: make_env(judged, render_mode=DRAWS) if judged else environment_of(experiment.config, render_mode=DRAWS),
+        spec.environment.id,
+    )
 
 
 def _film_file(policy: ChosenPolicy, video: str) -> Path:
-    """Return the file that a film is meant for; without a name one of the study's own, for its report and MLflow."""
-    if video:
-        return Path(video)
-    if policy.study is None or policy.row is None:
+    """Return the file that a film is meant for; without a name one of the study's own, which MLflow gets."""
+    file = Path(video)
+    if not video and (policy.study is None or policy.row is None):
         rule, fix = "needs the name of a file for a random policy", "Write --video film.mp4."
         raise wrong_option("--video", rule=rule, got="none", fix=fix)
-    name = BEST if policy.chosen_among else f"trial_{policy.row.trial:05d}"
-    return policy.study.clips / f"{name}{best_suffix()}"
-
-
-def _write_facts(evaluated: Evaluated) -> None:
-    """Write what a film shows beside it, for the report and MLflow, if it is one of the study's own."""
-    policy, spec, film = evaluated.policy, evaluated.spec, evaluated.film
-    if policy.study is None or film is None or film.file.parent.resolve() != policy.study.clips.resolve():
-        return
-    facts = FilmFacts(
-        file=film.file.name,
-        study_id=policy.study.identity().study_id,
-        trial=None if policy.row is None else policy.row.trial,
-        environment=spec.environment.id,
-        deterministic=not spec.evaluation.stochastic,
-        evaluation_seed=spec.evaluation.seed,
-        fps=film.fps,
-        shots=film.shots,
-    )
-    facts.write(film.file)
+    if not video and policy.study is not None and policy.row is not None:
+        name = "best" if policy.chosen_among else f"trial_{policy.row.trial:05d}"
+        file = policy.study.clips / f"{name}.mp4"
+    check_target(file)
+    return file

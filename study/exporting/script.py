@@ -1,92 +1,178 @@
-"""A setting for use elsewhere: a plain RLlib script, and a space file of this project. Text; imports no engine.
+"""A setting for use elsewhere: a plain RLlib script, or a space file of this project. Reads records; no engine.
 
 What only this project does is refused by name and never left out without a word.
 """
 
-import keyword
 import pprint
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from study.errors import AnalysisError
+from study.engine import OWN
+from study.errors import AnalysisError, RecordError, SpaceError
+from study.records.folder import StudyFolder
+from study.records.ledger import TrialRow, ledger_of
 from study.space.parameters import Calls, Value, set_all
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.space.space_file import written
 from study.space.spec import StudySpec
+from study.text import count, spans
 
 WIDTH = 110
 """Columns of what is written."""
 _KEPT = ("environment", "algorithm", "model", "runner", "learner", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
 _SCORES = ("floor", "reference", "target")
-_ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
+_ENVIRONMENT = ("id", "kwargs", *_SCORES, "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
 
 
-def plain_script(
-    spec: StudySpec,
-    setting: Mapping[str, Value],
-    *,
-    header: Iterable[str],
-    seed: int = 1,
-    iterations: int | None,
-    fast: bool = False,
-) -> str:
-    """Return a script that trains a setting with RLlib alone, or with `study.fast` too.
+# --- any trial of any study ------------------------------------------------------------------------------------------
 
-    Args:
-        spec: The space.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTrial:
+    """A trial that somebody wants elsewhere.
+
+    Attributes:
+        name: Of its study.
+        spec: What it ran under.
+        row: What is known of it.
         setting: Every parameter with its value, the scale included.
-        header: Comments at its beginning: where the numbers come from.
-        seed: What the script takes where it is given none.
-        iterations: After how many it ends; None: as the budget says.
-        fast: Whether it takes the batched runner and the fused learner, where they serve.
+        header: What a reader must know of where the numbers come from, line by line.
+    """
+
+    name: str
+    spec: StudySpec
+    row: TrialRow
+    setting: dict[str, Value]
+    header: list[str]
+
+
+def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
+    """Return a trial of a study.
+
+    Raises:
+        RecordError: The study cannot be read, or has no trial yet.
+        SpaceError: There is no such trial.
+    """
+    identity, rows = study.identity(), ledger_of(study.records).rows
+    if not rows:
+        rule, fix = "must have a trial", "Wait for one, or resume the study."
+        raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix)
+    if (row := rows.get(trial)) is None:
+        rule = f"must be a trial of {study.path} ({spans(sorted(rows))})"
+        raise SpaceError.of("command line", where="--trial", rule=rule, got=str(trial), fix="Name one.")
+    learners, runners = row.setting.get(LEARNERS), count(row.num_env_runners, "environment runner")
+    header = [f"Trial {row.trial} of the study '{identity.name}' ({identity.study_id}) at {runners}, seed {row.seed}."]
+    if row.status != "finished":
+        header.append(f"WARNING: this trial is {row.status}{f': {row.reason}' if row.reason else ''}.")
+    if row.last_evaluation is not None:
+        returns, steps = row.last_evaluation.returns, row.last_evaluation.env_steps
+        mean, episodes = sum(returns) / len(returns), count(len(returns), "episode")
+        header.append(f"Last evaluation: mean return {mean:.6g} over {episodes}, {steps:,} env steps.")
+    return ExportedTrial(
+        name=identity.name,
+        spec=spec_of(
+            spec_of(identity.parse(), row.variant), "study", num_learners=None if learners is None else int(learners)
+        ),
+        row=row,
+        setting={name: value for name, value in row.setting.items() if name != LEARNERS},
+        header=header,
+    )
+
+
+def trial_as_script(trial: ExportedTrial) -> str:
+    """Return what trains the trial's setting with RLlib alone.
+
+    A script; of a study of a person's own script the calls that give its configuration what the trial had and the
+    script has not.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
     """
-    _check_rllib_can(spec)
-    if fast and spec.algorithm != "PPO":
-        fix = "Leave the option out."
-        raise AnalysisError(where="--engine", rule="`fast` is for PPO", got=spec.algorithm, fix=fix)
-    return f"{comment(header)}\n\n{_script(spec, setting, seed, iterations, fast)}"
+    spec, row, header = trial.spec, trial.row, list(trial.header)
+    if spec.script is None:
+        if row.engine not in (None, OWN):
+            header.append(f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail.")
+        return plain_script(spec, trial.setting, header=header, seed=row.seed, iterations=row.iterations)
+    own = {name: value for name, value in spec.script.defaults.items() if name not in spec.script.searched}
+    given = values_set(
+        trial.setting,
+        learners=spec.script.num_learners,
+        env_steps=spec.budget.env_steps,
+        own=own,
+        has_kl_term=own.get("kl_coeff") != 0,
+    )
+    calls = [
+        f"config.{method}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
+        for method, arguments in given.items()
+        if arguments
+    ]
+    if extensions := extensions_of(given["learners"]):
+        calls = [extensions, "", *calls, "install(config)"]
+    where = f"Add to {spec.script.source.file} where its configuration is complete:"
+    return "\n".join([comment([*header, where if calls else "The script has all values of the trial."]), *calls, ""])
+
+
+def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
+    """Return a space file that trains the trial's setting on its seed, or on these.
+
+    Raises:
+        AnalysisError: The trial is one of a throughput study, which has neither evaluations nor a budget to learn.
+    """
+    row = trial.row
+    if not trial.spec.learns:
+        rule, got = "a space of one trial must learn", "a throughput study"
+        raise AnalysisError(where="--format yaml", rule=rule, got=got, fix="Use `export --format python`.")
+    budget = trial.spec.budget.model_copy(update={"iterations": row.iterations})
+    return space_file(
+        trial.spec.model_copy(update={"budget": budget}),
+        trial.setting,
+        header=trial.header,
+        description=f"Trial {row.trial} of the study {trial.name}",
+        seeds=seeds or [row.seed],
+    )
+
+
+# --- a setting -------------------------------------------------------------------------------------------------------
 
 
 def space_file(
-    spec: StudySpec, setting: Mapping[str, Value], *, header: str, description: str, seeds: Sequence[int]
+    spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], description: str, seeds: Sequence[int]
 ) -> str:
     """Return a space file that trains a setting once for each seed.
 
     Args:
         spec: The space.
         setting: Every parameter with its value, the scale included.
-        header: Comments at its beginning, with their marks.
+        header: Comments at its beginning.
         description: Of the space.
         seeds: Of its trials.
     """
     content = spec.to_json()
     kept = {name: content[name] for name in _KEPT if content[name] is not None}
-    if spec.config is not None:
-        # What the script says is not said again: its environment, algorithm and network.
-        scores = {
-            name: value for name, value in kept.pop("environment").items() if name in _SCORES and value is not None
-        }
-        del kept["algorithm"], kept["model"]
+    if spec.config is not None:  # the script has the environment, the algorithm and the network
+        known = kept["environment"].items()
+        scores = {name: value for name, value in known if name in _SCORES and value is not None}
         own = {name: content[name] for name in ("config", "config_args") if content[name]}
-        kept = {**own, **({"environment": scores} if scores else {}), **kept}
+        rest = {name: value for name, value in kept.items() if name not in ("environment", "algorithm", "model")}
+        kept = {**own, **({"environment": scores} if scores else {}), **rest}
     space: dict[str, Any] = {
         "description": description,
         **kept,
         "parameters": dict(setting),
         "search": {"sampler": "grid", "seeds": list(seeds)},
         "resources": content["resources"],
+        **({"rllib": content["rllib"]} if content["rllib"] else {}),
     }
-    if content["rllib"]:
-        space["rllib"] = content["rllib"]
-    return written(space, header=header)
+    return written(space, header=comment(header))
 
 
 def comment(lines: Iterable[str]) -> str:
@@ -95,37 +181,22 @@ def comment(lines: Iterable[str]) -> str:
     return "\n".join(f"# {part.rstrip()}" for parts in wrapped for part in parts)
 
 
-def _check_rllib_can(spec: StudySpec) -> None:
-    """Refuse a script that would leave out what only this project does."""
-    asked = spec.differing()
-    lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
-    lacking += [name for name in ("conv_net",) if name in asked.get("model", {})]
-    lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
-    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
-    if foreign := [word for word in words if not word.isidentifier() or keyword.iskeyword(word)]:
-        raise AnalysisError(
-            where="export",
-            rule="names under `rllib:` become names in the script",
-            got=f"{foreign[0]!r}",
-            fix="Do not run what this study's folder says: it was made by hand.",
-        )
-    if spec.environment.backend != "gymnasium":
-        raise AnalysisError(
-            where="environment.backend",
-            rule="a plain script makes its environment with Gymnasium",
-            got=spec.environment.backend,
-            fix="Use `export --format yaml`, which keeps the backend.",
-        )
-    if lacking:
-        raise AnalysisError(
-            where="export",
-            rule=f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}",
-            fix="Use `export --format yaml`, and run it here.",
-        )
+def plain_script(
+    spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], seed: int = 1, iterations: int | None
+) -> str:
+    """Return a script that trains a setting with RLlib alone, from the template beside this file.
 
+    Args:
+        spec: The space.
+        setting: Every parameter with its value, the scale included.
+        header: Comments at its beginning: where the numbers come from.
+        seed: What the script takes where it is given none.
+        iterations: After how many it ends; None: as the budget says.
 
-def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations: int | None, fast: bool) -> str:
-    """Return the script without its header, from the template beside this file."""
+    Raises:
+        AnalysisError: The training needs more than Gymnasium and RLlib.
+    """
+    _check_rllib_can(spec)
     environment = Environment(
         loader=PackageLoader("study.exporting", "templates"),
         undefined=StrictUndefined,
@@ -135,14 +206,13 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
         keep_trailing_newline=True,
     )
     environment.filters |= {
-        "literal": _literal,
+        "literal": lambda value: pprint.pformat(value, width=WIDTH - 20, sort_dicts=False).replace("\n", "\n        "),
         "limit": lambda value: 'float("inf")' if value is None else repr(value),
     }
     module, colon, name = spec.environment.id.partition(":")
     calls = _calls(spec, setting)
-    return environment.get_template("script.py.j2").render(
+    script = environment.get_template("script.py.j2").render(
         algorithm=spec.algorithm,
-        fast=fast,
         seed=seed,
         judged=("stochastic" if spec.evaluation.stochastic else "greedy") if spec.learns else "",
         # `module:name` is a class of the person's own, or an id that the module registers.
@@ -152,11 +222,28 @@ def _script(spec: StudySpec, setting: Mapping[str, Value], seed: int, iterations
         max_episode_steps=spec.environment.max_episode_steps,
         step_wait_ms=spec.environment.step_wait_ms,
         calls=calls,
-        extensions="" if fast else extensions_of(dict(calls)["learners"]),
+        extensions=extensions_of(dict(calls)["learners"]),
         env_steps=spec.budget.env_steps,
         iterations=iterations,
         time_s=spec.budget.time_s,
     )
+    return f"{comment(header)}\n\n{script}"
+
+
+def _check_rllib_can(spec: StudySpec) -> None:
+    """Refuse a script that would leave out what only this project does."""
+    asked = spec.differing()
+    lacking = [name for name in asked["environment"] if name not in _ENVIRONMENT]
+    lacking += [name for name in ("conv_net",) if name in asked.get("model", {})]
+    lacking += ["the update of A2C"] if spec.algorithm == "A2C" else []
+    lacking += [f"the backend {spec.environment.backend}"] if spec.environment.backend != "gymnasium" else []
+    if lacking:
+        rule = f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}"
+        raise AnalysisError(where="export", rule=rule, fix="Use `export --format yaml`, and run it here.")
+    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
+    if foreign := [word for word in words if not word.isidentifier()]:
+        rule, fix = "names under `rllib:` become names in the script", "Do not run it: this study was made by hand."
+        raise AnalysisError(where="export", rule=rule, got=f"{foreign[0]!r}", fix=fix)
 
 
 def values_set(
@@ -164,7 +251,7 @@ def values_set(
     *,
     learners: int,
     env_steps: int | None,
-    own: Mapping[str, Value],
+    own: Mapping[str, Value] = MappingProxyType({}),
     has_kl_term: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """Return method of RLlib's configuration -> arguments that give it the values of a setting.
@@ -197,12 +284,11 @@ def extensions_of(learners: Mapping[str, Any]) -> str:
 
 def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return what is called on RLlib's configuration: methods with their arguments."""
-    resources, traits = spec.resources, spec.traits
+    resources, traits, model = spec.resources, spec.traits, spec.model
     calls = values_set(
         {name: value for name, value in setting.items() if name in traits.parameters},
         learners=max(resources.num_learners, 1),
         env_steps=spec.budget.env_steps,
-        own={},
         has_kl_term=spec.algorithm != "APPO",
     )
     calls["env_runners"] |= {
@@ -210,7 +296,7 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
         "sample_timeout_s": resources.sample_timeout_s,
     }
     calls["training"]["grad_clip_by"] = "global_norm"
-    model, head = spec.model, "" if spec.model.conv_filters is None else "head_"
+    head = "" if model.conv_filters is None else "head_"
     network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
     network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
     network |= {"vf_share_layers": model.vf_share_layers, **({"free_log_std": True} if model.free_log_std else {})}
@@ -219,22 +305,20 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
         learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
     if resources.num_gpus_per_learner:
         learning["num_gpus_per_learner"] = resources.num_gpus_per_learner
-    main = {
-        "num_cpus_for_main_process": resources.num_cpus_for_main_process,
-        "placement_strategy": resources.placement.upper(),
-    }
     return [
         ("environment", {"env": "study_env"}),
         *calls.items(),
         ("rl_module", network),
         ("learners", learning),
-        ("resources", main),
+        (
+            "resources",
+            {
+                "num_cpus_for_main_process": resources.num_cpus_for_main_process,
+                "placement_strategy": resources.placement.upper(),
+            },
+        ),
         # RLlib's asynchronous algorithms would make iterations of ten seconds.
         *([("reporting", {"min_time_s_per_iteration": None})] if traits.asynchronous else []),
         ("debugging", {}),
         *spec.rllib.items(),
     ]
-
-
-def _literal(value: Any) -> str:
-    return pprint.pformat(value, width=WIDTH - 20, sort_dicts=False).replace("\n", "\n        ")

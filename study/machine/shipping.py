@@ -107,15 +107,12 @@ def loaded_modules() -> tuple[OwnModule, ...]:
     return tuple(each for each in found if each is not None)
 
 
-def runtime_env(
-    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None, *, folder: str = ""
-) -> dict[str, Any] | None:
+def runtime_env(modules: Sequence[OwnModule], variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
     Args:
         modules: Of the user's own.
-        variables: Environment variables of every process; those that are None stay as a node has them.
-        folder: Every process runs in a copy of it; empty: where its node was started.
+        variables: Environment variables of every process.
 
     Raises:
         ClusterError: A module cannot travel.
@@ -126,13 +123,11 @@ def runtime_env(
             rule = "must be one folder or one .py file, so that nodes can get it"
             fix = "Make it a folder with an __init__.py, or install it on every node."
             raise ClusterError(where=where, rule=rule, got=got, fix=fix)
-    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
+    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules else {}
     if modules:
         brought["py_modules"] = [str(module.paths[0]) for module in modules]
-    if folder:
-        brought["working_dir"] = folder
-    if given := {name: value for name, value in (variables or {}).items() if value is not None}:
-        brought["env_vars"] = given
+    if variables:
+        brought["env_vars"] = dict(variables)
     return brought or None
 
 

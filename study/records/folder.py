@@ -108,7 +108,7 @@ class StudyFolder:
     report = _Entry("report")
     """The report, made on request: a page, tables and figures."""
     clips = _Entry("clips")
-    """Films of policies, made on request: `best.mp4` with its poster and its facts, `trial_00007.gif`."""
+    """Films of policies, made on request: `best.mp4`, `trial_00007.mp4`."""
 
     @property
     def records(self) -> Path:

@@ -31,9 +31,9 @@ class ScriptSource(Model):
 
 
 class ScriptFacts(Model):
-    """What a script's `AlgorithmConfig` says, as JSON values."""
+    """What a script's `AlgorithmConfig` says, as JSON values; what older versions recorded besides is left out."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=True)
 
     source: ScriptSource
     found_as: str
@@ -44,12 +44,8 @@ class ScriptFacts(Model):
     """Name of RLlib's class that it is, or is derived from."""
     environment: str
     """Name of the environment, or of its class, as written."""
-    observation_space: str = ""
-    action_space: str = ""
     agents: list[str] = Field([])
     """Policies of several agents by their ids; empty for one agent."""
-    acting: list[str] = Field([])
-    """Agents of the environment by their ids; empty for one agent, or where the environment does not say."""
     values: dict[str, Any] = Field({})
     """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
     schedules: list[str] = Field([])
@@ -61,9 +57,9 @@ class ScriptFacts(Model):
     num_learners: int = 1
     """Learners among which RLlib divides a batch, at least one."""
     settings: dict[str, Any] = Field({})
-    """Other options of RLlib that the script sets -> value; a digest of a long one, a name where there is no JSON."""
+    """Other options of RLlib that the script sets -> value as text, or a digest of a long one."""
     stop: dict[str, Any] = Field({})
-    """Its stop criteria, by RLlib's names of results."""
+    """Its stop criteria that are numbers, by RLlib's names of results."""
     runner_obstacle: str = ""
     """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
     learner_obstacle: str = ""

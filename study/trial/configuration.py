@@ -1,39 +1,46 @@
 """A setting -> the configuration that runs: what a trial sets in that of its experiment, and nothing else.
 
 The batched runner and the fused learner are put in where they can serve the result (`study.trial.parts`); where they
-cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. Imports RLlib.
+cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. `study.fast` is
+the same choice for anybody's PPO, in plain RLlib. Imports RLlib.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.appo import APPO
+from ray.rllib.algorithms.impala import IMPALA
 from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.errors import Fault, SpaceError, StudyError
+from study.errors import SpaceError, StudyError
+from study.jax_private import jax_obstacle
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, Value, attribute, set_all
 from study.space.spec import Execution, StudySpec
 from study.trial.engine import extensions
+from study.trial.engine.learning.asynchronous_learner import CountingLearner
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
+from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
+from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
 from study.trial.experiment import Experiment, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
-from study.trial.parts import ADDED, same, set_learner, set_runner
+from study.trial.parts import ADDED, learner_obstacle, runner_obstacle, same
+
+_LOGGER = logging.getLogger("study.fast")
 
 
 def apply(
     experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
-    """Return the complete, validated configuration of one trial.
+    """Return the complete, validated configuration of one trial, with the attributes `ADDED` beside RLlib's options.
 
-    Beside RLlib's options it has these attributes:
-
-    - `env_id`: `environment.id` of the space; `script`: the script's file, or empty.
-    - `lane_layout`: The lanes of the trial and the processes that step them.
-    - `hosted_runner_cls`: Class of RLlib's runners that a `HostedEnvRunner` holds; None where none is used.
-    - `standardization`: `steps`, `rllib` or `none`: what advantages are standardised over.
-    - `fallbacks`: One line for each of our parts that could not serve, and was replaced by RLlib's.
-    - `differences`: RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
+    `fallbacks` has one line for each of our parts that could not serve, and was replaced by RLlib's; `differences`
+    RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
 
     Args:
         experiment: What is trained; not changed.
@@ -69,13 +76,13 @@ def _applied(
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
     _set_processes(config, spec, layout, seed=seed)
-    batched = set_runner(config, experiment.runner_obstacle, asked=spec.runner, hosted=execution == "emulated")
-    if not batched and spec.environment.backend != "gymnasium":
-        why = f"needs the batched runner, and {experiment.runner_obstacle}"
-        _refuse([("environment.backend", "envpool ")], why)
-    _set_sampling(config, spec, batched=batched)
+    _set_runner(config, experiment, spec, hosted=execution == "emulated")
     _set_parameters(config, experiment, spec, setting)
-    _set_learner(config, experiment, spec)
+    obstacle = set_learner(config, experiment.learner_obstacle, asked=spec.learner)
+    if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
+        raise _refused("algorithm", f"`A2C` needs the fused learner, and {obstacle}")
+    ours = obstacle is None or spec.algorithm != "PPO"
+    config.standardization = spec.standardization_in_use if ours else "rllib"
     extensions.install(config)
     config.algo_class = measured_class(config.algo_class, type(config))
     config.differences = {
@@ -87,11 +94,8 @@ def _applied(
     return config
 
 
-def _refuse(asked: Iterable[tuple[str, str]], why: str) -> None:
-    """Refuse what RLlib's own part would leave undone."""
-    fix = "Leave it out, or remove what it names."
-    if faults := [Fault(where=where, rule=f"{what}{why}", fix=fix) for where, what in asked]:
-        raise SpaceError("space", faults)
+def _refused(where: str, rule: str) -> SpaceError:
+    return SpaceError.of("space", where=where, rule=rule, fix="Leave it out, or remove what it names.")
 
 
 def _shown(value: Any) -> str:
@@ -99,7 +103,7 @@ def _shown(value: Any) -> str:
 
 
 def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, seed: int) -> None:
-    """Set the lanes and processes of a trial, with their CPUs, the seed, and what happens if a process is lost."""
+    """Set a trial's lanes, processes and seed, and what keeps runners and evaluations as a study times them."""
     resources = spec.resources
     config.lane_layout = layout
     config.env_runners(
@@ -112,6 +116,8 @@ def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout,
         sample_timeout_s=resources.sample_timeout_s,
         create_local_env_runner=True,  # an evaluation takes the states of the connectors from it
     )
+    # RLlib leaves out the states of runners that are late, so that a busy machine would learn something else.
+    config.sync_filters_on_rollout_workers_timeout_s = resources.sample_timeout_s
     config.learners(
         num_learners=resources.num_learners,
         num_cpus_per_learner=resources.num_cpus_per_learner if resources.num_learners else "auto",
@@ -127,14 +133,6 @@ def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout,
     )
     # RLlib's thread that watches the machine holds up the end of a trial; the study measures by itself.
     config.debugging(seed=seed, log_level="ERROR", log_sys_usage=False)
-
-
-def _set_sampling(config: AlgorithmConfig, spec: StudySpec, *, batched: bool) -> None:
-    """Set what keeps runners and evaluations as a study times them."""
-    # RLlib leaves out the states of runners that are late, so that a busy machine would learn something else.
-    config.sync_filters_on_rollout_workers_timeout_s = spec.resources.sample_timeout_s
-    if batched:  # its connectors have no states: merging and broadcasting would be two more calls an iteration
-        config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
     config.evaluation(
         evaluation_interval=None,
         evaluation_num_env_runners=0,
@@ -175,15 +173,94 @@ def _set_parameters(
             config.env_runners(rollout_fragment_length="auto")
 
 
-def _set_learner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec) -> None:
-    may_be_ours = config.algo_class is PPO and spec.learner != "rllib" and not experiment.learner_obstacle
-    known = with_spaces(config) if may_be_ours else config
-    obstacle = set_learner(known, experiment.learner_obstacle, asked=spec.learner)
-    if known is not config:
-        config.fallbacks = known.fallbacks
-        if obstacle is None:
-            config.learners(learner_class=known.learner_class)
-    if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
-        _refuse([("algorithm", "`A2C` ")], f"needs the fused learner, and {obstacle}")
-    ours = obstacle is None or spec.algorithm != "PPO"
-    config.standardization = spec.standardization_in_use if ours else "rllib"
+# --- the parts -------------------------------------------------------------------------------------------------------
+
+
+def _set_runner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec, *, hosted: bool) -> None:
+    """Set the class that samples; note why it is not the batched one where the space asks for that.
+
+    `hosted`: many of RLlib's runners share a process, as where runners are emulated.
+    """
+    config.hosted_runner_cls = None
+    obstacle = experiment.runner_obstacle
+    if spec.runner == "batched" and not obstacle:
+        config.env_runner_cls = BatchedEnvRunner
+        # Its connectors have no states: merging and broadcasting would be two more calls an iteration.
+        config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
+        return
+    if spec.environment.backend != "gymnasium":
+        raise _refused("environment.backend", f"envpool needs the batched runner, and {obstacle}")
+    if spec.runner == "batched":
+        config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
+    own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
+    given = config.env_runner_cls
+    if given is not None and given not in (SingleAgentEnvRunner, MultiAgentEnvRunner):
+        # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
+        own = type(f"Measured{given.__name__}", (own, given), {"__module__": __name__})
+    config.env_runner_cls, config.hosted_runner_cls = (HostedEnvRunner, own) if hosted else (own, None)
+
+
+def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
+    """Set the class that learns; return why it is not the fused one, and note it where the space asks for that.
+
+    Args:
+        config: Complete.
+        obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
+        asked: `learner` of the space. Where it is RLlib's, an empty text is returned.
+
+    Raises:
+        TrialError: The space asks for the fused one, and this process cannot have it.
+    """
+    if issubclass(config.algo_class, IMPALA):
+        # Where the training step is RLlib's own, the learner's thread is watched.
+        known = config.algo_class.training_step in (IMPALA.training_step, APPO.training_step)
+        if known and not issubclass(config.learner_class, CountingLearner):
+            own = config.learner_class
+            config.learners(learner_class=type(f"Counting{own.__name__}", (CountingLearner, own), {}))
+        return ""
+    if config.algo_class is not PPO or asked == "rllib":
+        return ""
+    reason = obstacle or fused_obstacle(with_spaces(config)) or ""
+    if not reason and (reason := jax_obstacle() or "") and asked == "fused":
+        raise refusal(reason)
+    if reason:
+        config.fallbacks.append(f"learner: RLlib's own learner instead of the fused one: {reason}")
+        return reason
+    config.learners(learner_class=FusedPPOLearner)
+    return None
+
+
+def fast(config: AlgorithmConfig) -> AlgorithmConfig:
+    """Return a copy of a configuration with the batched runner and the fused learner where they serve.
+
+    It works with `build_algo` and `tune.Tuner`; checkpoints are RLlib's. What stays RLlib's own is logged as a warning
+    by the logger `study.fast`, with the reason. Evaluations of RLlib's own (`evaluation_interval`) keep its runner.
+
+    Args:
+        config: Of PPO, complete, since what is set afterwards is not looked at. Not changed.
+
+    Raises:
+        SpaceError: It is of another algorithm: none of its parts can be replaced here.
+        Exception: Whatever making the environment raises, which is made once for its spaces where nobody has said them.
+    """
+    if config.algo_class is not PPO:
+        got = str(getattr(config.algo_class, "__name__", config.algo_class))
+        rule, fix = "must be of RLlib's PPO", "Train it as it is."
+        raise SpaceError.of("study.fast", where="config", rule=rule, got=got, fix=fix)
+    known, quick = with_spaces(config), config.copy(copy_frozen=False)
+    own_runner = runner_obstacle(known)
+    own_learner = learner_obstacle(known) or fused_obstacle(known) or jax_obstacle()
+    if own_runner is None:
+        evaluated = config.evaluation_config  # by RLlib's runner, which counts episodes
+        if isinstance(evaluated, AlgorithmConfig):
+            evaluated = evaluated.copy(copy_frozen=False).env_runners(env_runner_cls=config.env_runner_cls)
+        else:
+            evaluated = {**(evaluated or {}), "env_runner_cls": config.env_runner_cls}
+        quick.env_runners(env_runner_cls=BatchedEnvRunner).evaluation(evaluation_config=evaluated)
+    if own_learner is None:
+        quick.learners(learner_class=FusedPPOLearner)
+    extensions.install(quick)
+    for part, obstacle in (("runner", own_runner), ("learner", own_learner)):
+        if obstacle:
+            _LOGGER.warning("RLlib's own %s stays: %s.", part, obstacle)
+    return quick

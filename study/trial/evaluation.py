@@ -1,9 +1,9 @@
 """A policy plays the evaluation episodes in the main process, outside every training time. Imports RLlib and torch.
 
 Episode number e always has evaluation seed e, is cut at the same step, and has as its return the sum of the
-environment's own rewards: of several agents the sum, or one agent's. A trial plays episodes from 0 on; in the
-confirmation of a hold-up study each trial begins at a number of its own. Without exploration unless the space says
-`stochastic`; no random generator of the training is used.
+environment's own rewards: of several agents the sum. A trial plays episodes from 0 on; in the confirmation of a hold-up
+study each trial begins at a number of its own. Without exploration unless the space says `stochastic`; no random
+generator of the training is used.
 
 Every policy plays in lanes: environments that take the next episode when one is over, and count. Where the environment
 and the network are this project's, or actions are random, they are stepped here, many side by side with one forward
@@ -26,11 +26,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.wrappers import TransformReward
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -39,16 +37,14 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.errors import StudyError, TrialError
 from study.ray_private import forward_of, freeze_filters
 from study.space.spec import StudySpec
-from study.trial.deadline import within
 from study.trial.engine import extensions
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.engine.sampling.runner import seed_globally
 from study.trial.experiment import Experiment, make_environment
-from study.trial.failures import TRACEBACKS, described, original
-from study.trial.policy import module_of
-from study.trial.weights import State
+from study.trial.failures import TRACEBACKS, described, original, within
+from study.trial.policy import State, module_of
 
 MAX_LANES = 64
 """Episodes that are played side by side here; more would cost memory and hardly save time."""
@@ -87,9 +83,8 @@ def evaluate(
 
     Args:
         experiment: What was trained.
-        state: Of `study.trial.policy`; None plays actions of the action space's own sampling, each of which depends on
-            seed, episode and step alone. That is uniform over Discrete and MultiDiscrete, and over a Box between its
-            bounds; where a Box has none, Gymnasium draws normal or exponential numbers.
+        state: Of `study.trial.policy`; None plays actions of the action space's own sampling (`Space.sample`), each of
+            which depends on seed, episode and step alone.
         spec: The space.
         keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
@@ -97,32 +92,10 @@ def evaluate(
     Raises:
         RecordError: The numbers of `state` are of another network.
         TrialError: A reward or an output of the policy is not finite, the environment, a connector, a module or a
-            callback raised, there is no such agent, or it took longer than `resources.sample_timeout_s`.
+            callback raised, or it took longer than `resources.sample_timeout_s`.
     """
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
-    started, config, judged = time.perf_counter(), experiment.config, experiment.judged
-    episodes = _Episodes(spec, keep_actions=keep_actions, first=first_episode)
-    shares = judged is not None or spec.script is None or spec.script.sharing == "harmless"
-    most = MAX_LANES if judged is not None else MAX_SIDE_BY_SIDE if shares else int(config.num_envs_per_env_runner)
-    most = 1 if spec.environment.process == "own" else most
-    module = module_of(experiment, state) if state is not None and _is_plain(experiment) else None
-
-    def play() -> None:
-        if state is not None and module is None:
-            _play_by_runner(config, state, spec, episodes, most)
-            return
-        with contextlib.ExitStack() as made:
-            number = 1 if module is None else min(most, len(episodes.all))
-            makers = _makers(experiment)
-            envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(number)]
-            lanes = [_Lane(env, episodes, finite=judged is not None or module is not None) for env in envs]
-            space, seed = lanes[0].action_space, spec.evaluation.seed
-            choose = RandomActions(seed) if module is None else _policy(module, state or {}, space, config, spec)
-            active = [lane for lane in lanes if lane.begin()]
-            while active:
-                actions = choose(active)
-                active = [lane for lane, action in zip(active, actions, strict=True) if lane.go_on(action)]
-
+    started, episodes = time.perf_counter(), _Episodes(spec, keep_actions=keep_actions, first=first_episode)
     timeout_s = spec.resources.sample_timeout_s
     late = TrialError(
         where="evaluation",
@@ -130,9 +103,10 @@ def evaluate(
         fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
         "an environment that hangs.",
     )
+    play = _play if state is None or _is_plain(experiment) else _play_by_runner
     try:
         with _undisturbed_randomness():
-            within(timeout_s, play, otherwise=late)
+            within(timeout_s, lambda: play(experiment, state, spec, episodes), otherwise=late)
     except StudyError:
         raise
     except Exception as error:
@@ -212,8 +186,7 @@ class _Episodes:
             _Episode(number=first + index, seed=seed, keeps_actions=index < keep_actions)
             for index, seed in enumerate(seeds)
         ]
-        self.waiting = iter(self.all)
-        self.limit = spec.evaluation.max_episode_steps
+        self.waiting, self.limit = iter(self.all), spec.evaluation.max_episode_steps
         self.fault: TrialError | None = None
 
 
@@ -224,12 +197,12 @@ class _Lane(gymnasium.Wrapper):
         """Wrap an environment; `finite`: its observations are arrays that must be finite."""
         super().__init__(env)
         self._episodes, self._finite = episodes, finite
-        self._episode: _Episode | None = None
+        self.episode: _Episode | None = None
         self._first: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode with its own seed."""
-        self._episode = episode = next(self._episodes.waiting, None)
+        self.episode = episode = next(self._episodes.waiting, None)
         if episode is None:
             return self._first, {}
         observation, info = self._call("reset", lambda: self.env.reset(seed=episode.seed, options=options))
@@ -239,7 +212,7 @@ class _Lane(gymnasium.Wrapper):
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step, count it, and cut the episode where it has lasted long enough."""
-        episode = self._episode
+        episode = self.episode
         if episode is None:
             several = isinstance(self._first, dict) and hasattr(self.env.unwrapped, "possible_agents")
             nothing = dict.fromkeys(self._first, 0.0) if several else 0.0
@@ -249,10 +222,12 @@ class _Lane(gymnasium.Wrapper):
             episode.actions.append(copy.deepcopy(action))
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         self._see(observation)
-        episode.total += counted(reward)
+        # NumPy's sum takes as long as many an environment's step.
+        gained: Any = sum(reward.values()) if isinstance(reward, Mapping) else reward
+        episode.total += float(gained if isinstance(gained, (float, int)) else np.sum(gained))
         if not math.isfinite(episode.total):
             raise self._failed("rewards must be finite", str(reward))
-        ended = has_ended(terminated, truncated)
+        ended = any(flag.get(ALL) if isinstance(flag, Mapping) else flag for flag in (terminated, truncated))
         episode.cut = not ended and episode.steps >= self._episodes.limit
         episode.over = ended or episode.cut
         if episode.cut and isinstance(terminated, Mapping):
@@ -282,45 +257,45 @@ class _Lane(gymnasium.Wrapper):
     @property
     def place(self) -> tuple[int, int]:
         """Number of the episode, and of the steps that were taken in it."""
-        assert self._episode is not None
-        return self._episode.number, self._episode.steps
-
-    def begin(self) -> bool:
-        """Begin the next episode; return whether there is one."""
-        self.reset()
-        return self._episode is not None
-
-    def go_on(self, action: Any) -> bool:
-        """Take a step, and begin the next episode where this one is over; return whether there is one."""
-        self.step(action)
-        assert self._episode is not None
-        return self.begin() if self._episode.over else True
+        assert self.episode is not None
+        return self.episode.number, self.episode.steps
 
 
-def counted(reward: Any) -> float:
-    """Return the reward of a step: of several agents the sum."""
-    if isinstance(reward, (float, int)):  # nearly always; NumPy's sum takes as long as many an environment's step
-        return float(reward)
-    if isinstance(reward, Mapping):
-        return float(sum(reward.values()))
-    return float(np.sum(reward))
+# --- played here -----------------------------------------------------------------------------------------------------
 
 
-def has_ended(*flags: Any) -> bool:
-    """Return whether an episode is over by one of the flags of a step, of one agent or of several."""
-    return any(flag.get(ALL, False) if isinstance(flag, Mapping) else flag for flag in flags)
+def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes) -> None:
+    """Play with a network's actions side by side, or random ones one by one."""
+    makers = _makers(experiment)
+    most = 1 if state is None else _side_by_side(experiment, spec)
+    with contextlib.ExitStack() as made:
+        envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
+        finite = experiment.judged is not None or state is not None
+        lanes = [_Lane(env, episodes, finite=finite) for env in envs]
+        choose = _random_actions(spec.evaluation.seed) if state is None else _policy(experiment, state, spec, lanes[0])
+        for lane in lanes:
+            lane.reset()
+        while active := [lane for lane in lanes if lane.episode is not None]:
+            for lane, action in zip(active, choose(active), strict=True):
+                lane.step(action)
+                if lane.episode is not None and lane.episode.over:
+                    lane.reset()
 
 
-# --- who chooses the actions -----------------------------------------------------------------------------------------
+def _side_by_side(experiment: Experiment, spec: StudySpec) -> int:
+    """Return how many environments are in this process."""
+    if spec.environment.process == "own" or experiment.judged is not None:
+        return 1 if spec.environment.process == "own" else MAX_LANES
+    shares = spec.script is None or spec.script.sharing == "harmless"
+    return MAX_SIDE_BY_SIDE if shares else int(experiment.config.num_envs_per_env_runner)
 
 
-def _policy(
-    module: RLModule, state: State, space: gymnasium.Space, config: AlgorithmConfig, spec: StudySpec
-) -> Callable[[Sequence[_Lane]], Any]:
+def _policy(experiment: Experiment, state: State, spec: StudySpec, lane: _Lane) -> Callable[[Sequence[_Lane]], Any]:
     """Return what chooses the actions of lanes by a network; they are ready for the environment.
 
     Observations are normalised as in the training, by the statistics of the moment of `state`.
     """
+    module, config, space = module_of(experiment, state), experiment.config, lane.action_space
     moments = extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {}))
     rule, draws, seed = action_rule(space), spec.evaluation.stochastic, spec.evaluation.seed
     scale = scaling_for_environment(
@@ -360,53 +335,46 @@ def _policy(
     return choose
 
 
-class RandomActions:
-    """Actions that follow from seed, episode and step; of several agents those of all that act now."""
+def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
+    """Return what draws actions that follow from seed, episode and step; of several agents of all that act now."""
+    spaces: dict[Any, gymnasium.Space] = {}
 
-    def __init__(self, seed: int) -> None:
-        """Begin; `seed` is that of the evaluation."""
-        self._seed = seed
-        self._spaces: dict[Any, gymnasium.Space] = {}
+    def drawn(agent: Any, space: gymnasium.Space, place: tuple[int, int], number: int = 0) -> Any:
+        if agent not in spaces:  # a copy: an environment may draw from its space too
+            spaces[agent] = copy.deepcopy(space)
+        spaces[agent].seed((random_action_seed(seed, *place) + number) % 2**64)
+        return spaces[agent].sample()
 
-    def __call__(self, lanes: Sequence[_Lane]) -> list[Any]:
-        """Return an action, or agent -> action, for each lane."""
-        return [self._of(lane.unwrapped, lane.action_space, lane.seen, lane.place) for lane in lanes]
+    def choose(lanes: Sequence[_Lane]) -> list[Any]:
+        return [
+            {
+                agent: drawn(agent, environment.get_action_space(agent), lane.place, number)
+                for number, agent in enumerate(lane.seen)
+            }
+            if isinstance(environment := lane.unwrapped, MultiAgentEnv)
+            else drawn(None, lane.action_space, lane.place)
+            for lane in lanes
+        ]
 
-    def _of(self, environment: Any, space: Any, observation: Any, place: tuple[int, int]) -> Any:
-        seed = random_action_seed(self._seed, *place)
-        if not isinstance(environment, MultiAgentEnv):
-            return self._drawn(None, space, observation, seed)
-        return {
-            agent: self._drawn(agent, environment.get_action_space(agent), seen, (seed + number) % 2**64)
-            for number, (agent, seen) in enumerate(observation.items())
-        }
-
-    def _drawn(self, agent: Any, space: gymnasium.Space, observation: Any, seed: int) -> Any:
-        """Return an action; of those that are allowed where the observation says which, as RLlib's examples do."""
-        if agent not in self._spaces:  # a copy: an environment may draw from its space too
-            self._spaces[agent] = copy.deepcopy(space)
-        own = self._spaces[agent]
-        own.seed(seed)
-        mask = observation.get("action_mask") if isinstance(observation, Mapping) else None
-        if mask is None or not isinstance(space, gymnasium.spaces.Discrete):
-            return own.sample()
-        return own.sample(mask=np.asarray(mask, dtype=np.int8))
+    return choose
 
 
-def _play_by_runner(config: AlgorithmConfig, state: State, spec: StudySpec, episodes: _Episodes, most: int) -> None:
-    explore = spec.evaluation.stochastic
+# --- played by RLlib's runner ----------------------------------------------------------------------------------------
+
+
+def _play_by_runner(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes) -> None:
+    config, explore = experiment.config, spec.evaluation.stochastic
+    assert state is not None
     if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
         config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
-    with runner_of(config, num_envs=min(most, len(episodes.all)), explore=explore) as runner:
+    num_envs = min(_side_by_side(experiment, spec), len(episodes.all))
+    with runner_of(config, num_envs=num_envs, explore=explore) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped
         vector.envs = type(vector.envs)(_Lane(env, episodes) for env in vector.envs)
         runner.set_state(state)
         while not all(each.over for each in episodes.all):
             runner.sample(num_episodes=len(episodes.all), explore=explore)
-
-
-# --- environments and runners of a configuration ---------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -438,11 +406,12 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         runner.stop()
 
 
-def drawing_environment(config: AlgorithmConfig, render_mode: str) -> gymnasium.Env:
-    """Return an environment of a configuration that draws, with one number as its reward."""
+def environment_of(config: AlgorithmConfig, **env_config: Any) -> gymnasium.Env:
+    """Return an environment of a configuration as its evaluations have it, with more in its `env_config`."""
     playing = _of_evaluation(config)
-    playing.env_config = {**playing.env_config, "render_mode": render_mode}
-    return TransformReward(make_environment(playing), counted)
+    playing.env_config = {**playing.env_config, **env_config}
+    env: gymnasium.Env = make_environment(playing)
+    return env
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

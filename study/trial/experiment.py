@@ -3,14 +3,9 @@
 The only place where the two differ: a space makes the configuration from its environment, algorithm and network, a
 script brings it along as bytes. What a trial sets in it, and on which parts it runs, is the same for both: see
 `study.trial.configuration`.
-
-The script's own module goes by value: it need not be importable where a trial runs; an environment registered under a
-name lives in the registry of one cluster, so its creator travels too.
 """
 
-import contextlib
 import dataclasses
-import difflib
 import hashlib
 import importlib
 import json
@@ -33,13 +28,13 @@ from ray.tune.registry import register_env
 
 from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
-from study.space.parameters import PARAMETERS, Value, attribute
+from study.space.parameters import Value
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.failures import described
-from study.trial.parts import learner_obstacle, names, runner_obstacle, same
+from study.trial.parts import FIXED, learner_obstacle, runner_obstacle
 from study.trial.places import here
 
 
@@ -88,18 +83,19 @@ def experiment_of(
                 raise _not_here("the environment must work", reason.rstrip("."), fix) from error
         return _of_space(spec, spaces, waits=waits)
     assert script is not None
-    file = spec.script.source.file
+    facts = spec.script
     try:
         config = unpickled(script)
     except Exception as error:
         fix = "Install what it imports on every node, or put it beside the script."
-        raise _not_here(f"the configuration of {file} must be readable", described(error), fix) from error
+        what = f"the configuration of {facts.source.file} must be readable"
+        raise _not_here(what, described(error), fix) from error
     return Experiment(
         config=config,
-        given=spec.script.defaults,
-        file=file,
-        runner_obstacle=spec.script.runner_obstacle,
-        learner_obstacle=spec.script.learner_obstacle,
+        given=facts.defaults,
+        file=facts.source.file,
+        runner_obstacle=facts.runner_obstacle,
+        learner_obstacle=facts.learner_obstacle,
     )
 
 
@@ -116,18 +112,22 @@ def pickled(
 
     Args:
         config: As the script made it; it need not be validated.
-        environments: Name -> function of an `EnvContext`, of every environment that the script has registered.
-        by_value: The script's own module, whose classes and functions travel with the configuration.
+        environments: Name -> function of an `EnvContext`, of every environment that the script has registered: the
+            registry is that of one cluster.
+        by_value: The script's own module, whose classes and functions travel along: it need not be importable where a
+            trial runs.
 
     Raises:
         Exception: What cannot be pickled, as cloudpickle says it.
     """
-    with contextlib.ExitStack() as stack:
-        if by_value is not None:
-            cloudpickle.register_pickle_by_value(by_value)
-            stack.callback(cloudpickle.unregister_pickle_by_value, by_value)
+    if by_value is not None:
+        cloudpickle.register_pickle_by_value(by_value)
+    try:
         content: bytes = cloudpickle.dumps({"config": config, "environments": dict(environments or {})})
-        return content
+    finally:
+        if by_value is not None:
+            cloudpickle.unregister_pickle_by_value(by_value)
+    return content
 
 
 def unpickled(content: bytes) -> AlgorithmConfig:
@@ -154,14 +154,8 @@ def make_environment(
 ) -> Any:
     """Return one environment of a configuration, made as RLlib makes it, with an `env_config` of its own.
 
-    Args:
-        config: The configuration.
-        environments: What makes those that a script has registered and Ray does not know here.
-        worker_index: Number of the runner for which it is made.
-        vector_index: Its number in that runner.
-
-    Raises:
-        Exception: Whatever making it raises.
+    `environments` makes those that a script has registered and Ray does not know here. The two numbers are those of the
+    runner, and of the environment in it. Whatever making it raises passes through.
     """
     workers = max(config.num_env_runners or 0, 1)
     context = EnvContext(config.env_config, worker_index=worker_index, vector_index=vector_index, num_workers=workers)
@@ -248,24 +242,17 @@ NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
-    hiddens, activation = list(spec.fcnet_hiddens), spec.fcnet_activation
-    if len(spaces.observation_space.shape) == 1:
-        flat = DefaultModelConfig(
-            fcnet_hiddens=hiddens,
-            fcnet_activation=activation,
-            free_log_std=spec.free_log_std,
-            vf_share_layers=spec.vf_share_layers,
-        )
-        return dataclasses.asdict(flat)
     # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
-    images = DefaultModelConfig(
-        conv_filters=[list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters,
-        head_fcnet_hiddens=hiddens,
-        head_fcnet_activation=activation,
-        free_log_std=spec.free_log_std,
-        vf_share_layers=spec.vf_share_layers,
-    )
-    return dataclasses.asdict(images)
+    images = len(spaces.observation_space.shape) > 1
+    head = "head_" if images else ""
+    nature = [list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters
+    given = {
+        f"{head}fcnet_hiddens": list(spec.fcnet_hiddens),
+        f"{head}fcnet_activation": spec.fcnet_activation,
+        "free_log_std": spec.free_log_std,
+        "vf_share_layers": spec.vf_share_layers,
+    }
+    return dataclasses.asdict(DefaultModelConfig(**given | ({"conv_filters": nature} if images else {})))
 
 
 def _registered(factory: EnvFactory) -> str:
@@ -278,46 +265,18 @@ def _registered(factory: EnvFactory) -> str:
 
 # --- what `rllib:` of a space adds -----------------------------------------------------------------------------------
 
-_METHODS = names(
-    "callbacks debugging env_runners environment experimental fault_tolerance framework learners python_environment",
-    "reporting resources rl_module training",
-)
+_METHODS = {
+    *("callbacks", "debugging", "env_runners", "environment", "experimental", "fault_tolerance", "framework"),
+    *("learners", "python_environment", "reporting", "resources", "rl_module", "training"),
+}
 """Methods of `AlgorithmConfig` that `rllib:` may name."""
-
-SET_BY_STUDY = names(
-    "algo_class env_runner_cls _learner_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner",
-    "num_cpus_per_env_runner num_gpus_per_env_runner custom_resources_per_env_runner sample_timeout_s num_learners",
-    "create_local_env_runner sync_filters_on_rollout_workers_timeout_s",
-    "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
-    "placement_strategy restart_failed_env_runners ignore_env_runner_failures restart_failed_sub_environments",
-    "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",
-    "min_train_timesteps_per_iteration min_sample_timesteps_per_iteration merge_env_runner_states",
-    "broadcast_env_runner_states _train_batch_size_per_learner minibatch_size use_kl_loss rollout_fragment_length",
-)
-"""Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
-
-_FIXED = (
-    {attribute(name) for name in PARAMETERS}
-    | SET_BY_STUDY
-    | names(
-        "action_space algorithm_config_overrides_per_module clip_rewards compress_observations env_config",
-        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter",
-        "observation_space",
-        "enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework_str create_env_on_local_worker",
-        "batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace learner_class",
-        "train_batch_size train_batch_size_per_learner",
-    )
-)
-"""Options that `rllib:` may not change: resources, timing and records rest on them, or the space has a key for them."""
 
 
 def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -> None:
     """Apply what a space says under `rllib:`."""
-    before = dict(vars(config))
     for method, arguments in rllib.items():
         rule, got = f"must be a method of {type(config).__name__}", method
-        near = difflib.get_close_matches(method, _METHODS, n=1)
-        fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(sorted(_METHODS))}."
+        fix = f"Use one of: {', '.join(sorted(_METHODS))}."
         if method in _METHODS:
             rule, got, fix = f"RLlib must accept {dict(arguments)}", "", "Change the value, or correct the name."
             try:
@@ -326,11 +285,8 @@ def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -
             except Exception as error:  # noqa: BLE001 (RLlib's own checks)
                 got = described(error)
         raise SpaceError.of("space", where=f"rllib.{method}", rule=rule, got=got, fix=fix)
-    found = {
-        name: vars(config)[name] for name in before if name in _FIXED and not same(before[name], vars(config)[name])
-    }
-    found |= {name: value for arguments in rllib.values() for name, value in arguments.items() if name in _FIXED}
-    if found:
+    given = {name: value for arguments in rllib.values() for name, value in arguments.items()}
+    if found := {name: value for name, value in given.items() if name in FIXED}:
         got = ", ".join(f"{name}={value}" for name, value in found.items())
         rule = "must leave what the study itself sets"
         raise SpaceError.of("space", where="rllib", rule=rule, got=got, fix="Remove it.")

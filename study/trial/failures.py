@@ -1,12 +1,22 @@
-"""The cause of an error in one line, with the line of a person's own code: RLlib and Ray wrap what it raises. Pure."""
+"""What goes wrong in a trial: the cause of an error in one line, and calls that hang. Imports no engine.
 
+RLlib and Ray wrap what a person's code raises; the line of that code is found again.
+"""
+
+import queue
 import re
 import sysconfig
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import TypeVar
 
+from study.errors import StudyError
 from study.ray_private import died_alone
+
+Result = TypeVar("Result")
 
 LOST = (
     "ActorDiedError",
@@ -55,19 +65,26 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def original(error: BaseException) -> BaseException:
-    """Return the exception that says what happened.
-
-    RLlib raises an empty `RuntimeError` from what an environment's `step` raised.
-    """
+    """Return the exception that says what happened: RLlib raises an empty one from what an environment raised."""
     return next((cause for cause in causes(error) if str(cause)), error)
 
 
 def was_lost(error: BaseException | None) -> bool:
     """Return whether an error comes from a process or node that died, other than by an exception in a constructor."""
+    return any(_kinds(cause) & {*LOST} and not getattr(cause, "actor_init_failed", False) for cause in causes(error))
+
+
+def node_was_lost(error: BaseException) -> bool:
+    """Return whether an error comes from a node that died or is out of reach, not from a process that died alone."""
     return any(
-        {kind.__name__ for kind in type(cause).__mro__} & {*LOST} and not getattr(cause, "actor_init_failed", False)
+        _kinds(cause) & _OF_NODES
+        or ("ActorDiedError" in _kinds(cause) and not died_alone(getattr(cause, "actor_id", None)))
         for cause in causes(error)
     )
+
+
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
 
 
 _OF_PYTHON = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))
@@ -93,21 +110,6 @@ def _is_own(file: str) -> bool:
     return not elsewhere
 
 
-def is_own_exit(error: BaseException) -> bool:
-    """Return whether a person's own code called `sys.exit`; Ray raises the same where it is told to end a process."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, SystemExit) and bool(frames) and _is_own(frames[-1].filename)
-
-
-def node_was_lost(error: BaseException) -> bool:
-    """Return whether an error comes from a node that died or is out of reach, not from a process that died alone."""
-    for cause in causes(error):
-        names = {kind.__name__ for kind in type(cause).__mro__}
-        if names & _OF_NODES or ("ActorDiedError" in names and not died_alone(getattr(cause, "actor_id", None))):
-            return True
-    return False
-
-
 def described(error: BaseException) -> str:
     """Return `Type: message (file.py, line 12, in step)` on one line of bounded length, without a full stop.
 
@@ -120,3 +122,58 @@ def described(error: BaseException) -> str:
         message = f"{message[:_LONGEST]} …"
     what, place = f"{type(error).__name__}: {message}".rstrip(".: "), place_of(error)
     return f"{what} ({place})" if place else what
+
+
+# --- calls that hang -------------------------------------------------------------------------------------------------
+
+
+class SteadyThread:
+    """A daemon thread that runs functions one after another.
+
+    Some environments may be used only in the thread that made them. When a call hangs, the thread is abandoned; the end
+    of the process does not wait for it. Code that never releases the interpreter lock cannot be timed out.
+    """
+
+    def __init__(self) -> None:
+        self._stuck = False
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, daemon=True, name="steady").start()
+
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+    def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
+        """Return what `function` returns, or raise what it raises.
+
+        Raises:
+            StudyError: `otherwise`: `function` did not end in time, or an earlier one did not.
+        """
+        if self._stuck:
+            raise otherwise
+        outcome: Future[Result] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(function())
+            except BaseException as error:  # noqa: BLE001 (handed over to the caller's thread)
+                outcome.set_exception(error)
+
+        self._calls.put(run)
+        if not wait([outcome], timeout_s).done:
+            self._stuck = True
+            raise otherwise
+        return outcome.result()
+
+    def end(self) -> None:
+        """Let the thread end after what it runs."""
+        self._calls.put(None)
+
+
+def within(timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
+    """Return what `function` returns, run in a thread of its own; errors as of `SteadyThread.within`."""
+    thread = SteadyThread()
+    try:
+        return thread.within(timeout_s, function, otherwise=otherwise)
+    finally:
+        thread.end()

@@ -1,18 +1,22 @@
-"""What one iteration measured, of which the metrics of `study.metrics` are made. No Ray, no torch, no gymnasium.
+"""What one iteration measured, of which the metrics of `study.metrics` are made. Imports no engine.
 
 Raw values only. Times are wall clock by the monotonic clock of the process that took them; clocks of two processes are
 never subtracted.
 """
 
+import functools
 import math
+import numbers
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from study.errors import TrialError
 from study.machine.host import read_peak_rss_mb
 from study.machine.load import read_pressure_s
-from study.metrics import METRICS
+from study.metrics import CUSTOM, METRICS
 
 LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {name: metric.rllib for name, metric in METRICS.items() if metric.rllib}
 """Metric that the learner computes -> its keys in RLlib's results, of which the first that is logged counts."""
@@ -171,3 +175,45 @@ class Watch:
     def skip(self) -> None:
         """Forget the CPU time used since the previous `stop` (start-up, an evaluation)."""
         self._cpu_s = time.process_time()
+
+
+# --- what a script logs ----------------------------------------------------------------------------------------------
+
+_ALSO_RLLIBS = (
+    "agent_episode_return_mean module_episode_return_mean config custom_metrics done env_runner_group fault_tolerance "
+    "info iterations_since_restore num_healthy_workers num_remote_worker_restarts perf timers trial_id "
+    "num_training_step_calls_per_iteration weights_seq_no learners"
+)
+"""Names that RLlib gives results without a constant for them."""
+_FOREIGN = re.compile(r"[^\w. -]|^\.*$", flags=re.ASCII)
+"""What no part of a metric's name in MLflow has: some characters, or nothing but dots."""
+
+
+def custom_metrics(results: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return `custom/<name>` -> value of every number that the script's code has logged for this iteration.
+
+    That is what was logged by RLlib's `MetricsLogger` in an environment runner, or with the algorithm.
+    """
+    found: dict[str, float | None] = {}
+
+    def add(values: Mapping[str, Any], prefix: str) -> None:
+        for name, value in values.items():
+            path = f"{prefix}{_FOREIGN.sub('_', str(name))}"
+            if isinstance(value, Mapping):
+                add(value, f"{path}/")
+            elif isinstance(value, numbers.Real):
+                found[path] = float(value) if math.isfinite(value) else None
+
+    for part in (results, results.get("env_runners", {})):
+        own = {name: value for name, value in part.items() if name not in _of_rllib()}
+        add({name: own[name] for name in own if not re.search("^_|_throughput$", str(name))}, CUSTOM)
+    return found
+
+
+@functools.cache
+def _of_rllib() -> frozenset[str]:
+    from ray.rllib.utils import metrics as names_of_rllib
+    from ray.tune.result import AUTO_RESULT_KEYS, DEFAULT_RESULT_KEYS
+
+    constants = (value for name, value in vars(names_of_rllib).items() if name.isupper() and isinstance(value, str))
+    return frozenset({*constants, *_ALSO_RLLIBS.split(), *AUTO_RESULT_KEYS, *DEFAULT_RESULT_KEYS})

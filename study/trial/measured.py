@@ -13,7 +13,7 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, NoReturn, TypeVar
@@ -40,10 +40,9 @@ from ray.rllib.utils.metrics import (
 from study.errors import TrialError, TrialLostError
 from study.machine.host import read_peak_rss_mb
 from study.ray_private import actors_of, kill_actors
-from study.trial.deadline import SteadyThread
 from study.trial.engine.learning.asynchronous_learner import CountingLearner, Learnt
 from study.trial.engine.sampling.runner import Sample, SampleReference
-from study.trial.failures import described, original, was_lost
+from study.trial.failures import SteadyThread, described, original, was_lost
 from study.trial.measure import LEARNER_KEYS, RunnerMeasurement, StepMeasurement
 from study.trial.places import Place
 
@@ -82,7 +81,7 @@ class MeasuredAlgorithm(Algorithm):
         """Finish the work between two iterations; its time belongs to the iteration that has just ended."""
 
     def ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
-        """Return what `function` returns in each learner, or raise what it raises.
+        """Return what `function` returns in each learner, in their order, or raise what it raises.
 
         RLlib leaves out learners that have died, and returns what was raised as if it were an answer.
         """
@@ -104,26 +103,16 @@ class MeasuredAlgorithm(Algorithm):
             return actors_of(self.learner_group)[place.number - 1]
         return actors_of(self.env_runner_group)[place.number]
 
-    def of_learners(self, function: Callable[[int], Result]) -> list[Result]:
-        """Return what `function` of its number (from 1) returns in each learner process; empty where there is none."""
-        if not self.config.num_learners:
-            return []
-        calls = [
-            self.learner_group.foreach_learner(lambda _, number=number: function(number), remote_actor_ids=[number - 1])
-            for number in range(1, self.config.num_learners + 1)
-        ]
-        return [call.result_or_errors[0].get() for call in calls]
-
     def _step_measured(self, **measured: Any) -> StepMeasurement:
         """Return a measurement with what means the same for every algorithm."""
         cpu_time_s, peak_rss_mb = self.learners_used()
-        measured = {"num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(), **measured}
-        return StepMeasurement(
-            num_restarts=self.env_runner_group.num_remote_worker_restarts(),
-            learners_cpu_time_s=cpu_time_s,
-            learners_peak_rss_mb=peak_rss_mb,
-            **measured,
-        )
+        common = {
+            "num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(),
+            "num_restarts": self.env_runner_group.num_remote_worker_restarts(),
+            "learners_cpu_time_s": cpu_time_s,
+            "learners_peak_rss_mb": peak_rss_mb,
+        }
+        return StepMeasurement(**common | measured)
 
     def _late(self, where: str, rule: str, got: str = "no answer") -> TrialError:
         """Return the error for runners that did not answer in time."""
@@ -135,7 +124,8 @@ class MeasuredAlgorithm(Algorithm):
         """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
         if not self.config.num_learners:
             return 0.0, 0.0  # the main process counts itself
-        cpu_s, peaks_mb = zip(*self.ask_learners(_usage), strict=True)
+        used = self.ask_learners(lambda _: (time.process_time(), read_peak_rss_mb()))
+        cpu_s, peaks_mb = zip(*used, strict=True)
         before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
         return self._learners_cpu_s - before, math.fsum(peaks_mb)
 
@@ -174,32 +164,31 @@ class Phases(MeasuredAlgorithm):
 
     def training_step(self) -> None:
         """Sample, learn and synchronise once."""
-        clock = time.perf_counter
-        with self.metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
-            started = clock()
+        times: dict[str, float] = {}
+
+        @contextlib.contextmanager
+        def timed(name: str, timer: str) -> Iterator[None]:
+            with self.metrics.log_time((TIMERS, timer)):
+                started = time.perf_counter()
+                yield
+                times[name] = time.perf_counter() - started
+
+        with timed("sampling_time_s", ENV_RUNNER_SAMPLING_TIMER):
             rounds = self._sample_batch()
-            sampling_time_s = clock() - started
         samples = [sample for runners in rounds for sample in runners]
         self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=ENV_RUNNER_RESULTS)
         updates_before = self.ask_learners(_optimizer_steps)[0] or 0
-        with self.metrics.log_time((TIMERS, LEARNER_UPDATE_TIMER)):
-            started = clock()
+        with timed("learning_time_s", LEARNER_UPDATE_TIMER):
             results = self._update([episode for episodes, _, _ in samples for episode in episodes])
-            learning_time_s = clock() - started
-        updates = self.ask_learners(_optimizer_steps)[0]
-        learner = losses_of(results[0])
+        updates, learner = self.ask_learners(_optimizer_steps)[0], losses_of(results[0])
         modules = set(results[0]) - {ALL_MODULES}
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
-        with self.metrics.log_time((TIMERS, SYNCH_WORKER_WEIGHTS_TIMER)):
-            started = clock()
+        with timed("sync_time_s", SYNCH_WORKER_WEIGHTS_TIMER):
             self.env_runner_group.sync_weights(
                 from_worker_or_learner_group=self.learner_group, policies=modules, inference_only=True
             )
-            sync_time_s = clock() - started
         self.last_step = self._step_measured(
-            sampling_time_s=sampling_time_s,
-            learning_time_s=learning_time_s,
-            sync_time_s=sync_time_s,
+            **times,
             rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
             num_gradient_updates=updates - updates_before if updates is not None else None,
             learner=learner,
@@ -227,38 +216,35 @@ class Phases(MeasuredAlgorithm):
         by_agent = self.config.count_steps_by == "agent_steps"
         steps = 0
         while steps < self.config.total_train_batch_size:
-            samples = self._sample_round()
+            rounds.append(self._sample_round())
             gained = sum(
                 sum(episode.agent_steps() for episode in episodes) if by_agent else measurement.env_steps
-                for episodes, _, measurement in samples
+                for episodes, _, measurement in rounds[-1]
             )
             if gained == 0:
                 rule = "a round of sampling must bring steps"
                 raise TrialError(where="env runners", rule=rule, got="0", fix="Check the environment.")
             steps += gained
-            rounds.append(samples)
         return rounds
 
     def _sample_round(self) -> list[Sample]:
         timeout_s, rule = self.config.sample_timeout_s, "a round of sampling must end"
-        if not self.config.num_env_runners:
-            # The main process steps the lanes itself; RLlib sets no limit to that.
-            runner = self.env_runner_group.local_env_runner
-            sample = self.thread.within(timeout_s, runner.measured_sample, otherwise=self._late("sampling", rule))
-            check_runner(sample[2])
-            return [sample]
+        expected = range(1, self.config.num_env_runners + 1)
         try:
-            samples: list[Sample] = self.env_runner_group.foreach_env_runner(
-                "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
-            )
+            if expected:
+                samples: list[Sample] = self.env_runner_group.foreach_env_runner(
+                    "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
+                )
+            else:  # the main process steps the lanes itself; RLlib sets no limit to that
+                sample = self.env_runner_group.local_env_runner.measured_sample
+                samples = [self.thread.within(timeout_s, sample, otherwise=self._late("sampling", rule))]
         except ray.exceptions.RayError as error:
-            fail(error, "env runners", self.config.num_env_runners)
+            fail(error, "env runners", len(expected))
         samples.sort(key=lambda sample: sample[2].runner)
         for _, _, measurement in samples:
             check_runner(measurement)
-        missing = set(range(1, self.config.num_env_runners + 1)) - {sample[2].runner for sample in samples}
-        if missing:
-            raise self._late(f"env runner {', '.join(map(str, sorted(missing)))}", rule)
+        if missing := sorted({*expected} - {sample[2].runner for sample in samples}):
+            raise self._late(f"env runner {', '.join(map(str, missing))}", rule)
         return samples
 
 
@@ -309,9 +295,8 @@ class Overlapping(MeasuredAlgorithm):
     An iteration is a span of time, at least `ITERATION_S` and one train batch. Sampling and learning overlap, so that
     there are no phases. Measured instead: how long the runners sampled and the learner learnt in that span, each by its
     own clock, and how old the policy was that a sample was drawn with. An iteration before an evaluation ends when all
-    work that was begun is done. Otherwise runners and learner would go on beside the evaluation, where no clock counts,
-    and the policy would change while it is evaluated. Batches, queues and losses are RLlib's. This class asks the
-    runners itself and waits for their samples; RLlib polls, and drops late ones.
+    work that was begun is done: else the policy would change while it is evaluated. Batches, queues and losses are
+    RLlib's. This class asks the runners itself and waits for their samples; RLlib polls, and drops late ones.
     """
 
     def setup(self, config: Any) -> None:
@@ -454,10 +439,6 @@ def check_runner(measurement: RunnerMeasurement) -> None:
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
         error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
         raise error
-
-
-def _usage(learner: Learner) -> tuple[float, float]:
-    return time.process_time(), read_peak_rss_mb()
 
 
 def _optimizer_steps(learner: Learner) -> int | None:

@@ -1,8 +1,7 @@
-"""Which runner samples and which learner learns, and why: one check for a space, a script and `study.fast`.
+"""What the batched runner and the fused learner can serve: one check for a space, a script and `study.fast`.
 
-The batched runner and the fused learner serve where they do the same as RLlib's. Which options of a configuration they
-honour is listed here by name: an option that is in no list, and does not have RLlib's default, leaves RLlib's own part
-where it is. Imports RLlib.
+They serve where they do the same as RLlib's. Which options of a configuration they honour is listed here by name: an
+option that is in no list, and does not have RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
 """
 
 import re
@@ -18,69 +17,84 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
-from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.jax_private import jax_obstacle
 from study.ray_private import maker_of, option
+from study.space.parameters import PARAMETERS, attribute
 from study.trial.engine import extensions
 from study.trial.engine.envs.environments import EnvFactory
-from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
+from study.trial.engine.learning.fused_learner import fused_obstacle
 from study.trial.engine.sampling.acting import action_rule
-from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""
 _ABSENT = object()
 
 
-def names(*lines: str) -> frozenset[str]:
-    """Return the words of some lines."""
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def _names(*lines: str) -> frozenset[str]:
     return frozenset(name for line in lines for name in line.split())
 
 
-ADDED = names("env_id script lane_layout hosted_runner_cls standardization optimizer fallbacks differences")
-"""Attributes that a study adds to a configuration; see `study.trial.configuration.apply`."""
+ADDED = _names("env_id script lane_layout hosted_runner_cls standardization optimizer fallbacks differences")
+"""Attributes that a study adds to a configuration: `script`: its file, or empty; `lane_layout`: the lanes and the
+processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds; `standardization`:
+`steps`, `rllib` or `none`, what advantages are standardised over; the others see `study.trial.configuration.apply`."""
 
-_ANYWHERE = names(
-    "_is_frozen _is_atari _validate_config algo_class env env_config observation_space action_space seed",
-    "num_env_runners num_envs_per_env_runner num_learners num_cpus_per_env_runner num_cpus_per_learner",
-    "num_gpus_per_learner num_cpus_for_main_process num_gpus num_aggregator_actors_per_learner",
-    "simple_optimizer placement_strategy train_batch_size _train_batch_size_per_learner sample_timeout_s log_level",
-    "log_sys_usage logger_creator logger_config disable_env_checking validate_env_runners_after_construction",
-    "create_local_env_runner create_env_on_local_worker restart_failed_env_runners ignore_env_runner_failures",
-    "max_num_env_runner_restarts delay_between_env_runner_restarts_s",
-    "num_consecutive_env_runner_failures_tolerance env_runner_health_probe_timeout_s",
-    "env_runner_restore_timeout_s min_time_s_per_iteration min_train_timesteps_per_iteration",
-    "min_sample_timesteps_per_iteration metrics_num_episodes_for_smoothing",
-    "metrics_episode_collection_timeout_s keep_per_episode_custom_metrics log_gradients",
-    "checkpoint_trainable_policies_only export_native_model_files callbacks_class callbacks_on_algorithm_init",
-    "callbacks_on_train_result callbacks_on_checkpoint_loaded callbacks_on_evaluate_start",
-    "callbacks_on_evaluate_end callbacks_on_environment_created callbacks_on_episode_created",
-    "callbacks_on_episode_start callbacks_on_episode_step callbacks_on_episode_end callbacks_on_sample_end",
-    "evaluation_interval evaluation_duration evaluation_duration_unit evaluation_num_env_runners",
-    "evaluation_config evaluation_parallel_to_training evaluation_sample_timeout_s",
-    "evaluation_force_reset_envs_before_iteration evaluation_auto_duration_max_env_steps_per_sample",
-    "evaluation_auto_duration_min_env_steps_per_sample custom_evaluation_function _model_config",
-    "_rl_module_spec policies _prior_exploration_config explore gamma lambda_ lr grad_clip grad_clip_by",
-    "num_epochs minibatch_size shuffle_batch_per_epoch clip_param vf_clip_param vf_loss_coeff entropy_coeff",
-    "kl_coeff kl_target use_kl_loss normalize_actions clip_actions rollout_fragment_length",
-    "merge_env_runner_states broadcast_env_runner_states sync_filters_on_rollout_workers_timeout_s",
-    "add_default_connectors_to_module_to_env_pipeline",
+_OUR_PARTS = _names(
+    "env_runner_cls _learner_class num_gpus_per_env_runner custom_resources_per_env_runner",
+    "restart_failed_sub_environments",
+)
+"""Options that a study sets always, and that our parts do not honour."""
+
+SET_BY_STUDY = _OUR_PARTS | _names(
+    "algo_class seed log_level log_sys_usage num_env_runners num_envs_per_env_runner num_cpus_per_env_runner",
+    "sample_timeout_s num_learners create_local_env_runner sync_filters_on_rollout_workers_timeout_s",
+    "num_cpus_per_learner num_gpus_per_learner num_aggregator_actors_per_learner num_cpus_for_main_process",
+    "placement_strategy restart_failed_env_runners ignore_env_runner_failures",
+    "evaluation_interval evaluation_num_env_runners evaluation_parallel_to_training min_time_s_per_iteration",
+    "min_train_timesteps_per_iteration min_sample_timesteps_per_iteration merge_env_runner_states",
+    "broadcast_env_runner_states _train_batch_size_per_learner minibatch_size use_kl_loss rollout_fragment_length",
+)
+"""Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
+
+FIXED = (
+    {attribute(name) for name in PARAMETERS}
+    | SET_BY_STUDY
+    | _names(
+        "action_space algorithm_config_overrides_per_module clip_rewards compress_observations env_config",
+        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter",
+        "observation_space enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework framework_str",
+        "create_env_on_local_worker batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace",
+        "learner_class train_batch_size train_batch_size_per_learner",
+    )
+)
+"""Options that `rllib:` of a space may not change: records rest on them, or the space has a key for them."""
+
+_ANYWHERE = (SET_BY_STUDY - _OUR_PARTS) | _names(
+    "_is_frozen _is_atari _validate_config env env_config observation_space action_space num_gpus simple_optimizer",
+    "train_batch_size disable_env_checking validate_env_runners_after_construction create_env_on_local_worker",
+    "max_num_env_runner_restarts delay_between_env_runner_restarts_s env_runner_restore_timeout_s",
+    "num_consecutive_env_runner_failures_tolerance env_runner_health_probe_timeout_s logger_creator logger_config",
+    "keep_per_episode_custom_metrics log_gradients checkpoint_trainable_policies_only export_native_model_files",
+    "custom_evaluation_function _model_config _rl_module_spec policies _prior_exploration_config explore",
+    "gamma lambda_ lr grad_clip grad_clip_by num_epochs shuffle_batch_per_epoch clip_param vf_clip_param vf_loss_coeff",
+    "entropy_coeff kl_coeff kl_target normalize_actions clip_actions add_default_connectors_to_module_to_env_pipeline",
 )
 """Options that our runner and learner honour, that a study sets by itself, or that change neither sampling nor
-learning. What must have a certain value is asked for below."""
+learning, beside those that begin as `_OF_RLLIB_ALONE` says. What must have a certain value is asked for below."""
+_OF_RLLIB_ALONE = re.compile("callbacks_|evaluation_|metrics_")
+"""Callbacks are asked about below, and a study evaluates by itself."""
 
-_OF_A_LEARNER = names(
+_OF_A_LEARNER = _names(
     "use_critic use_gae torch_compile_learner torch_compile_learner_what_to_compile torch_compile_learner_dynamo_mode",
     "torch_compile_learner_dynamo_backend torch_skip_nan_gradients _torch_grad_scaler_class",
     "_torch_lr_scheduler_classes add_default_connectors_to_learner_pipeline",
 )
 """Options that RLlib's own learners alone honour, which take what our runner samples."""
 
-_OF_V_TRACE = names(
+_OF_V_TRACE = _names(
     "vtrace vtrace_clip_rho_threshold vtrace_clip_pg_rho_threshold circular_buffer_num_batches",
     "circular_buffer_iterations_per_batch target_network_update_freq broadcast_interval tau",
     "learner_queue_size timeout_s_sampler_manager timeout_s_aggregator_manager target_worker_clipping",
@@ -109,8 +123,9 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
         return "explore is off"
     space = config.observation_space
     vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
-    if not vector and not makes_its_own(config):
-        return f"it takes vectors of floats, got {_short(space)}"
+    makes_its_own = isinstance(config.env, str) and isinstance(maker_of(config.env), EnvFactory)  # float32 alone
+    if not vector and not makes_its_own:
+        return f"it takes vectors of floats, got {_name(type(space))} of shape {getattr(space, 'shape', None)}"
     if config.algo_class is PPO and config.rollout_fragment_length != "auto":
         return "rollout_fragment_length is set"
     try:
@@ -134,14 +149,6 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     return next(_of_any(config), None) or fused_obstacle(local)
 
 
-def makes_its_own(config: AlgorithmConfig) -> bool:
-    """Return whether the environment is of this project: float32 observations, as its runner and evaluation take them.
-
-    Known where the environment is registered.
-    """
-    return isinstance(config.env, str) and isinstance(maker_of(config.env), EnvFactory)
-
-
 def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> Iterator[str]:
     """Yield what neither our runner nor our learner can serve, or but for `others` one of them."""
     plain = _PLAIN.get(config.algo_class)
@@ -157,7 +164,8 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
     for name, value in sorted(vars(config).items()):
         if name == "learner_config_dict" and value.keys() <= {*extensions.OF_LEARNER, *extensions.OF_RUNNERS}:
             continue
-        if name not in known and not same(value, defaults.get(name, _ABSENT)):
+        honoured = name in known or _OF_RLLIB_ALONE.match(name)
+        if not honoured and not same(value, defaults.get(name, _ABSENT)):
             yield f"{name.lstrip('_')} is not RLlib's default"
     yield from _of_module(config)
 
@@ -190,67 +198,6 @@ def _of_module(config: AlgorithmConfig) -> Iterator[str]:
         yield f"model_config has {', '.join(foreign)}"
 
 
-# --- the choice ----------------------------------------------------------------------------------------------------
-
-
-def set_runner(config: AlgorithmConfig, obstacle: str, *, asked: str, hosted: bool) -> bool:
-    """Set the class that samples; return whether it is the batched one, and note why not where the space asks for it.
-
-    Args:
-        config: Of a trial.
-        obstacle: Of `runner_obstacle`, or empty.
-        asked: `runner` of the space.
-        hosted: Whether many of RLlib's runners share a process, as where runners are emulated.
-    """
-    config.hosted_runner_cls = None
-    if asked == "batched" and not obstacle:
-        config.env_runner_cls = BatchedEnvRunner
-        return True
-    if asked == "batched":
-        config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
-    own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
-    given = config.env_runner_cls
-    if given is not None and given not in (SingleAgentEnvRunner, MultiAgentEnvRunner):
-        # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
-        own = type(f"Measured{given.__name__}", (own, given), {"__module__": __name__})
-    config.env_runner_cls, config.hosted_runner_cls = (HostedEnvRunner, own) if hosted else (own, None)
-    return False
-
-
-def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
-    """Set the class that learns; note why it is not the fused one where the space asks for that.
-
-    Args:
-        config: Complete, with the spaces of its environment.
-        obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
-        asked: `learner` of the space.
-
-    Returns:
-        None where it is the fused one, else why not; empty where the space asks for RLlib's.
-
-    Raises:
-        TrialError: The space asks for the fused one, and this process cannot have it.
-    """
-    if issubclass(config.algo_class, IMPALA):
-        # Where the training step is RLlib's own, the learner's thread is watched.
-        known = config.algo_class.training_step in (IMPALA.training_step, APPO.training_step)
-        if known and not issubclass(config.learner_class, CountingLearner):
-            own = config.learner_class
-            config.learners(learner_class=type(f"Counting{own.__name__}", (CountingLearner, own), {}))
-        return ""
-    if config.algo_class is not PPO or asked == "rllib":
-        return ""
-    obstacle = obstacle or fused_obstacle(config) or ""
-    not_here = "" if obstacle else jax_obstacle() or ""
-    if not_here and asked == "fused":
-        raise refusal(not_here)
-    if reason := obstacle or not_here:
-        config.fallbacks.append(f"learner: RLlib's own learner instead of the fused one: {reason}")
-        return reason
-    config.learners(learner_class=FusedPPOLearner)
-    return None
-
-
 # --- values --------------------------------------------------------------------------------------------------------
 
 
@@ -266,12 +213,3 @@ def same(value: Any, other: Any) -> bool:
 
 def _name(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
-
-
-def _short(space: Any) -> str:
-    return f"Box of shape {space.shape}, {space.dtype}" if isinstance(space, Box) else space_text(space)[:80]
-
-
-def space_text(space: Any) -> str:
-    """Return the text of a space on one line, without an address in memory; empty where there is none."""
-    return "" if space is None else re.sub(" at 0x[0-9a-f]+", "", " ".join(str(space).split()))

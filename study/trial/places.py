@@ -54,11 +54,7 @@ class NodeWatch:
     """Reads the load of every machine of a trial when its timed part begins and when it ends."""
 
     def __init__(
-        self,
-        places: Sequence[Place],
-        actor_of: Callable[[Place], Any],
-        *,
-        driver: tuple[str, int] | None,
+        self, places: Sequence[Place], actor_of: Callable[[Place], Any], *, driver: tuple[str, int] | None
     ) -> None:
         """Choose the process that reads the load of each machine.
 
@@ -79,10 +75,8 @@ class NodeWatch:
 
     def end(self) -> list[NodeLoad]:
         """Read the loads again; return those of the time between, as far as they are known."""
-        if not self._first:
-            return []
-        loads = [load_between(*pair) for pair in zip(self._first, self._look(last=True), strict=True)]
-        return [load for load in loads if load is not None]
+        both = zip(self._first, self._look(last=True), strict=True) if self._first else ()
+        return [load for load in (load_between(*pair) for pair in both) if load is not None]
 
     def _look(self, *, last: bool) -> list[LoadSnapshot | None]:
         asked = [actor.apply.remote(_look, self._ours, last) for actor in self._lookers]

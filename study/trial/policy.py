@@ -1,66 +1,133 @@
-"""The policy of a trial: what a runner must know to act as it does, as a file and back. Imports RLlib and torch.
+"""The policy of a trial: what a runner must know to act as it does, as a file and back. Needs no Ray process.
 
-The folder is RLlib's checkpoint of the module, or of the modules of several agents, with the file of
-`study.trial.weights`. Needs no Ray process.
+The folder is RLlib's checkpoint of the module, or of the modules of several agents: a pickle, which is a program, for
+whoever opens it with RLlib. Beside it lies a file that can hold nothing but values. It alone is read back, which runs
+nothing: the networks and the connectors come from the experiment. RLlib and torch are imported where they are used.
 """
 
+import io
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
-import torch
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
-from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import RecordError
-from study.ray_private import merged_connectors
-from study.trial.experiment import Experiment, with_spaces
-from study.trial.weights import STATE_FILE, State, packed_state
+from study.harmless import one_line
 
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm import Algorithm
+    from ray.rllib.core.rl_module.rl_module import RLModule
+
+    from study.trial.experiment import Experiment
+
+STATE_FILE = "policy.msgpack"
+"""Name of the state in a policy's folder."""
+MODULES = "rl_module"
+"""RLlib's name of the networks in the state of a runner."""
+State = dict[str, Any]
+"""What `EnvRunner.set_state` takes: the numbers of the modules, and the states of both connector pipelines."""
+_ARRAY, _OTHER = 1, 2
+"""Codes of an array in NumPy's own format, and of the name of what is neither a number, a text nor an array."""
 _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
 """Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
 
 
-def state_of(algorithm: Algorithm) -> State:
+def state_of(algorithm: "Algorithm") -> State:
     """Return what a runner must know to act as the policy does now: weights, and the states of the connectors.
 
     To be called where no learner is at work: it would change the policy meanwhile.
     """
-    modules = f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}"
-    learnt = algorithm.learner_group.get_state(components=[modules], inference_only=True)[COMPONENT_LEARNER]
+    from study.ray_private import merged_connectors
+
+    learnt = algorithm.learner_group.get_state(components=[f"learner/{MODULES}"], inference_only=True)["learner"]
     # RLlib merges the states of all runners into those of the local one, or into those that its state server holds.
-    connectors = algorithm.env_runner_group.local_env_runner.get_state(not_components=COMPONENT_RL_MODULE)
+    connectors = algorithm.env_runner_group.local_env_runner.get_state(not_components=MODULES)
     connectors |= merged_connectors(algorithm, timeout_s=algorithm.config.sample_timeout_s)
-    return {**connectors, COMPONENT_RL_MODULE: learnt[COMPONENT_RL_MODULE]}
+    return {**connectors, MODULES: learnt[MODULES]}
 
 
-def pack_policy(module: RLModule, state: State) -> bytes:
+def pack_policy(module: "RLModule", state: State) -> bytes:
     """Return a zip archive of a policy: unpacked, `RLModule.from_checkpoint` opens it, and `read_state` its numbers.
 
     The modules' classes are those of `module`, the numbers those of `state`, which `state_of` returned.
     """
-    learnt = state[COMPONENT_RL_MODULE]
+    from ray.rllib.core import DEFAULT_MODULE_ID
+    from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+
+    learnt = state[MODULES]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "policy"
-        several = isinstance(module, MultiRLModule)
-        module.save_to_path(folder, state=dict(learnt) if several else learnt[DEFAULT_MODULE_ID])
+        module.save_to_path(
+            folder, state=dict(learnt) if isinstance(module, MultiRLModule) else learnt[DEFAULT_MODULE_ID]
+        )
         (folder / STATE_FILE).write_bytes(packed_state(state))
         return Path(shutil.make_archive(f"{place}/packed", "zip", folder)).read_bytes()
 
 
-def module_of(experiment: Experiment, state: State) -> RLModule:
+def packed_state(state: Mapping[str, Any]) -> bytes:
+    """Return a state as bytes; of what is no plain value, as a connector of one's own may have, only its name."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+            return value if isinstance(value, (bool, int, float, str)) else plain(value)
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            stream = io.BytesIO()
+            np.save(stream, value, allow_pickle=False)
+            return msgspec.msgpack.Ext(_ARRAY, stream.getvalue())
+        if isinstance(value, Mapping):
+            return dict(value)
+        return msgspec.msgpack.Ext(_OTHER, type(value).__name__.encode())
+
+    return msgspec.msgpack.encode(state, enc_hook=plain)
+
+
+def read_state(checkpoint: Path) -> State:
+    """Return what a runner must know to act as a policy does; whether to trust the folder is the caller's to ask.
+
+    Raises:
+        RecordError: There is no such file, it cannot be read, or it is no state of a policy.
+    """
+
+    def value_of(code: int, content: memoryview) -> Any:
+        if code != _ARRAY:
+            name = bytes(content[:100]).decode(errors="replace")
+            raise ValueError(f"a connector's state has a {name}, which is no value")
+        return np.load(io.BytesIO(content), allow_pickle=False)
+
+    file = checkpoint / STATE_FILE
+    try:
+        state: State = msgspec.msgpack.decode(file.read_bytes(), ext_hook=value_of)
+        numbers = (each for module in state[MODULES].values() for each in module.values())
+        if not all(isinstance(each, np.ndarray) and each.dtype.kind in "fiub" for each in numbers):
+            raise ValueError("no arrays of numbers")
+    except Exception as error:  # whatever a damaged file raises
+        rule, got = "must hold the numbers of a policy", f"another file ({one_line(str(error), 200)})"
+        if isinstance(error, OSError):
+            rule, got = "must be a file that you can read", str(error.strerror)
+        fix = "Restore the folder from a backup, or train the setting again."
+        raise RecordError(where=str(file), rule=rule, got=got, fix=fix) from error
+    return state
+
+
+def module_of(experiment: "Experiment", state: State) -> "RLModule":
     """Return the network of a space with the numbers of a policy, without its value function, as the runners have it.
 
     Raises:
         RecordError: The numbers are of another network than the space's.
     """
+    import torch
+    from ray.rllib.core import DEFAULT_MODULE_ID
+
+    from study.trial.experiment import with_spaces
+
     config = with_spaces(experiment.config)
-    learnt = state[COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-    weights = {name: torch.from_numpy(np.array(value)) for name, value in learnt.items()}
+    weights = {name: torch.from_numpy(np.array(each)) for name, each in state[MODULES][DEFAULT_MODULE_ID].items()}
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     both = (config.observation_space, config.action_space)

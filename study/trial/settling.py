@@ -21,29 +21,26 @@ from study.trial.engine.envs.probing import Spaces, in_own_processes, sharing_of
 def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], None]) -> StudySpec:
     """Return the spec of a new study with what `environment.process: auto` stands for; its environment is tried.
 
-    Args:
-        spec: The space as it was asked for; its environment works.
-        source: Where the space came from.
-        note: Called with a line where no two environments may share a process, or where that is not known.
+    `note` is called with a line where no two environments may share a process, or where that is not known.
 
     Raises:
         SpaceError: None may share a process, and the study would let several do so.
     """
-    name = f"'{spec.environment.id}'"
-    if spec.environment.process != "auto":
-        return spec
-    sharing = sharing_of(spec.environment)
+    sharing = sharing_of(spec.environment) if spec.environment.process == "auto" else "harmless"
     if sharing == "unknown":
         note(
-            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
-            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
+            f"'{spec.environment.id}' does not play the same episode twice with the same seed, so that nobody can see "
+            "whether several in one process disturb each other. If it keeps state in its process, set "
+            "environment.process=own."
         )
     if sharing != "wrong":
         return spec
     own = in_own_processes(spec)
     if faults := [*tables(own)]:
         raise SpaceError(source, faults)
-    note(f"{name} plays another episode where a second one is in its process, so that no two share one.")
+    note(
+        f"'{spec.environment.id}' plays another episode where a second one is in its process, so that no two share one."
+    )
     return own
 
 
@@ -65,10 +62,10 @@ def with_lasting_learner(
     learner = spec.learner
     if is_new and learner == "auto" and not spec.fused_obstacle:
         learner = "rllib" if jax_obstacle else "fused"
+        if jax_obstacle and spec.algorithm == "A2C":
+            rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
+            raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
         if jax_obstacle:
-            if spec.algorithm == "A2C":
-                rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
-                raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
             note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
     if learner == "fused" and find_spec("jax") is None:
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
@@ -100,9 +97,9 @@ def check_overrides(
     fallbacks: list[str] = []
     for execution, scale in ways.items():
         lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        lowest |= dict(first[scale].given) if scale in first else {}
-        setting = runnable(spec, {**lowest, SCALE: scale})
-        seed = first[scale].seed if scale in first else 0
-        config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=seed, execution=execution)
-        fallbacks += config.fallbacks
+        given = first[scale].given if scale in first else {}
+        setting = runnable(spec, {**lowest, **given, SCALE: scale})
+        fallbacks += apply(
+            experiment_of(spec, spaces=spaces), spec, setting=setting, seed=0, execution=execution
+        ).fallbacks
     return list(dict.fromkeys(fallbacks))

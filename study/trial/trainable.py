@@ -14,7 +14,7 @@ from study.machine.host import forget_trial
 from study.planning.needs import processes
 from study.records.records import TrialStarted
 from study.space.parameters import SCALE
-from study.trial.failures import TRACEBACKS, causes, described, is_own_exit, node_was_lost, original, place_of, was_lost
+from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
 from study.trial.messages import STARTED, TrialConfig, spec_in
 
 if TYPE_CHECKING:
@@ -38,11 +38,10 @@ class StudyTrial(Trainable):
         return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Start the clock of the start-up and fix the number of threads.
+        """Start the clock of the start-up, not that of the process, which may be older; fix the number of threads.
 
-        The start is that of this call and not of the process: Ray starts idle processes ahead of need, so
-        that a process can be older than its trial. The algorithm is built by the first `step`: Tune reports
-        what fails there with its own type and message, and what fails here as the death of an actor.
+        The algorithm is built by the first `step`: Tune reports what fails there with its own type and message, and
+        what fails here as the death of an actor.
         """
         self._started_s = time.perf_counter()
         # Before torch is imported: OpenMP reads it once.
@@ -63,25 +62,8 @@ class StudyTrial(Trainable):
             if result.done:
                 self.cleanup()  # Tune does not call it where the next trial gets this process
             return result.packed()
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and not is_own_exit(error):
-                raise
-            lost, place = was_lost(error), next(filter(None, map(place_of, causes(error))), "")
-            if isinstance(error, TrialLostError if lost else TrialError):
-                error.place = place
-                raise
-            told = error if isinstance(error, StudyError) else None
-            made = (TrialLostError if lost else TrialError)(
-                " ".join(str(told).split()) if told else "",
-                where=told.where if told else "trial",
-                rule=told.rule if told else "must not fail",
-                got=told.got if told else described(original(error)),
-                fix=told.fix if told else f"Its traceback is in {TRACEBACKS}.",
-            )
-            made.place = place
-            if isinstance(made, TrialLostError):
-                made.node = node_was_lost(error)
-            raise made from error
+        except Exception as error:
+            raise failure(error) from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Begin another trial in this process, where RLlib and torch are imported already.
@@ -98,3 +80,19 @@ class StudyTrial(Trainable):
         run, self._run = self._run, None
         if run is not None:
             run.close()
+
+
+def failure(error: Exception) -> TrialError:
+    """Return what ended a trial as one line, with the line of a person's own code, and whether the trial was lost."""
+    told, lost = error if isinstance(error, StudyError) else None, isinstance(error, TrialLostError) or was_lost(error)
+    made = (TrialLostError if lost else TrialError)(
+        " ".join(str(told).split()) if told else "",
+        where=told.where if told else "trial",
+        rule=told.rule if told else "must not fail",
+        got=told.got if told else described(original(error)),
+        fix=told.fix if told else f"Its traceback is in {TRACEBACKS}.",
+    )
+    made.place = next(filter(None, map(place_of, causes(error))), "")
+    if isinstance(made, TrialLostError):
+        made.node = node_was_lost(error)
+    return made

@@ -1,11 +1,9 @@
 """Trials of a script's own configuration: every part runs, each measure means what it says, faults are one line."""
 
-import math
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -13,6 +11,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
@@ -49,6 +48,10 @@ class Breaks(RLlibCallback):
         raise RuntimeError("the callback is broken")
 
 
+class OwnLearner(PPOTorchLearner):
+    """Stands for a loss of a person's own."""
+
+
 class StepsTwice(PPO):
     """Has a training step that nobody knows."""
 
@@ -77,7 +80,7 @@ def running(
 
 
 def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
-    config = small(PPOConfig()).callbacks(Lengths)
+    config = small(PPOConfig()).callbacks(Lengths).learners(learner_class=OwnLearner)
     config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
     with running(config, lr=0.002) as trial:
         results = play(trial)
@@ -85,7 +88,7 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
     assert built.effective["lr"] == pytest.approx(0.002)
     assert built.effective["differs_from_script"]["lr"] == ["0.001", "0.002"]
     assert built.effective["runner_class"] == "StockEnvRunner"
-    assert built.effective["learner_class"] == "PPOTorchLearner"
+    assert built.effective["learner_class"] == "OwnLearner"
     for iteration in iterations:
         assert iteration.metrics["custom/own_length"] > 0
         assert iteration.metrics["sampling_time_s"] > 0
@@ -148,38 +151,14 @@ def test_a_step_that_nobody_knows_is_timed_as_a_whole(config: AlgorithmConfig) -
     assert len(of_kind(results, "evaluation")[-1].returns) == 3
 
 
-@pytest.mark.parametrize("fraction", [0.0, 1.0])
-def test_an_asynchronous_script_has_the_measures_of_its_kind_and_a_learning_rate_that_falls(fraction: float) -> None:
+def test_an_asynchronous_script_has_the_measures_of_its_kind_and_a_learning_rate_that_falls() -> None:
     config = small(APPOConfig()).callbacks(Lengths).training(train_batch_size_per_learner=100, lr=1e-3)
-    with running(config, lr_end_fraction=fraction) as trial:
+    with running(config, lr_end_fraction=0.0) as trial:
         results = play(trial)
     (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
-    assert built.effective["lr_end_fraction"] == fraction
+    assert built.effective["lr_end_fraction"] == 0
     assert sum(iteration.metrics["num_gradient_updates"] for iteration in iterations) > 0
     assert all(iteration.metrics["learner_busy_time_s"] is not None for iteration in iterations)
-
-
-class BreaksWhereJudged(gymnasium.Wrapper):
-    """Raises, or pays NaN, in evaluations alone."""
-
-    def __init__(self, context: Any) -> None:
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.fault = context.get("fault")
-
-    def step(self, action: Any) -> Any:
-        if self.fault == "raises":
-            raise KeyError("no such room")
-        observation, reward, *rest = super().step(action)
-        return observation, math.nan if self.fault else reward, *rest
-
-
-@pytest.mark.parametrize(("fault", "words"), [("raises", "got KeyError"), ("nan", "rewards must")])
-def test_an_environment_that_fails_where_it_is_judged_fails_its_trial_in_one_line(fault: str, words: str) -> None:
-    config = (
-        small(PPOConfig()).environment(BreaksWhereJudged).evaluation(evaluation_config={"env_config": {"fault": fault}})
-    )
-    with running(config.callbacks(Lengths)) as trial, pytest.raises(TrialError, match=words):
-        play(trial)
 
 
 def test_a_callback_that_raises_fails_its_trial_in_one_line() -> None:

@@ -148,7 +148,7 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
 @pytest.mark.parametrize(
     ("rllib", "place", "words"),
     [
-        ({"trainin": {"use_critic": False}}, "rllib.trainin", "Did you mean 'training'?"),
+        ({"trainin": {"use_critic": False}}, "rllib.trainin", "must be a method of PPOConfig"),
         ({"build_algo": {}}, "rllib.build_algo", "must be a method of PPOConfig"),
         ({"training": {"use_criti": False}}, "rllib.training", "use_criti"),
         ({"training": {"lr": 1.0}}, "rllib", "got lr=1.0"),
@@ -158,7 +158,7 @@ def test_what_only_ours_can_do_is_not_left_undone_by_rllibs(
             "got restart_failed_env_runners=True",
         ),
         ({"env_runners": {"create_local_env_runner": False}}, "rllib", "got create_local_env_runner=False"),
-        ({"framework": {"framework": "tf2"}}, "rllib", "got framework_str=tf2"),
+        ({"framework": {"framework": "tf2"}}, "rllib", "got framework=tf2"),
     ],
 )
 def test_a_wrong_override_says_what_is_wrong(rllib: dict[str, Any], place: str, words: str) -> None:

@@ -15,7 +15,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from study.errors import TrialError
@@ -24,8 +23,7 @@ from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
-from study.trial.policy import pack_policy, state_of
-from study.trial.weights import read_state
+from study.trial.policy import pack_policy, read_state, state_of
 from tests.policies import evaluate_module
 from tests.spaces import spec
 
@@ -49,11 +47,7 @@ def state_in(config: AlgorithmConfig) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize(
-    ("env_id", "limit", "episodes"),
-    [("CartPole-v1", 10_000, 11), ("Pendulum-v1", 10_000, 3), ("Pendulum-v1", 30, 11)],
-    ids=str,
-)
+@pytest.mark.parametrize(("env_id", "limit", "episodes"), [("CartPole-v1", 10_000, 11), ("Pendulum-v1", 30, 11)])
 def test_a_plain_policy_gets_the_returns_of_our_own_evaluation(env_id: str, limit: int, episodes: int) -> None:
     space = spec(environment__id=env_id, evaluation__episodes=episodes, evaluation__max_episode_steps=limit)
     config = configured(env_id)
@@ -207,35 +201,6 @@ def test_what_an_environment_does_wrong_is_one_line(env: Any, rule: str, got: st
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         assert cause not in chain, "whoever follows the causes comes to an end"
         chain.append(cause)
-
-
-class Ported(Recalls):
-    """Takes its port out of the configuration, and listens on one of its own: two environments must not share it."""
-
-    taken: set[int] = set()  # noqa: RUF012
-
-    def __init__(self, context: Any) -> None:
-        super().__init__({})
-        self.port = context.pop("port") + 100 * context.worker_index + context.vector_index
-        assert self.port not in self.taken, "a port is used twice"
-        self.taken.add(self.port)
-
-    def close(self) -> None:
-        self.taken.discard(self.port)
-
-
-@pytest.mark.parametrize("obstacle", ["", "RLlib's runner plays"])
-def test_every_environment_has_its_own_number_and_configuration_beside_those_of_the_training(obstacle: str) -> None:
-    config, space = configured(Ported, env_config={"port": 5000}).env_runners(num_env_runners=2), spec()
-    Ported.taken.clear()
-    state = state_in(config)
-    if not obstacle:
-        state["rl_module"] = {"default_policy": state["rl_module"]}
-    trained = [Ported(EnvContext({"port": 5000}, worker_index=worker)) for worker in (0, 1, 2)]
-    space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update={"episodes": 20})})
-    found = evaluate(Experiment(config=config, runner_obstacle=obstacle), state, space)
-    assert len(found.returns) == 20 and len(trained) == 3
-    assert len(Ported.taken) == 3, "the training keeps its own"
 
 
 # --- the policy as a checkpoint and back ------------------------------------------------------------------------------

@@ -71,8 +71,6 @@ def test_what_rllib_has_no_option_for_is_in_the_script() -> None:
     assert theirs.learner_class.__name__ == ours.learner_class.__name__ == "ExtendedPPOTorchLearner"
     assert theirs.learner_config_dict == ours.learner_config_dict == {**told, "clip_end_fraction": [0.5, 8000]}
     assert type(theirs.build_env_to_module_connector()[0]).__name__ == "NormalizedObservations"
-    fast = plain_script(space, setting, header=[], seed=5, iterations=None, fast=True)
-    assert "NormalizedObservations" not in fast
     assert "install" not in plain_script(space, plain | {SCALE: 2}, header=[], seed=5, iterations=None)
 
 

@@ -2,25 +2,19 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from ray import tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 import study
 from study.errors import SpaceError
-from study.exporting.script import plain_script
-from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -39,46 +33,15 @@ def test_both_parts_serve_a_plain_training_and_what_was_given_stays_as_it_was() 
     assert config.learner_class is PPOTorchLearner
 
 
-@pytest.mark.parametrize(
-    ("change", "runner", "learner", "words"),
-    [
-        (lambda config: config.callbacks(RLlibCallback), True, True, []),
-        (lambda config: config.callbacks(on_episode_end=print), False, True, ["runner stays: callbacks"]),
-        (lambda config: config.training(use_gae=False), True, False, ["learner stays: use_gae is not"]),
-        (lambda config: config.learners(num_learners=2), True, False, ["learner stays: there are several learners"]),
-        (
-            lambda config: config.rl_module(model_config={"use_lstm": True}),
-            False,
-            False,
-            ["runner stays: the module is recurrent", "learner stays: the module is recurrent"],
-        ),
-    ],
-)
-def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(
-    change: Any, runner: bool, learner: bool, words: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    config = ppo()
-    change(config)
+def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "study.fast"):
-        quick = study.fast(config)
-    assert ((quick.env_runner_cls is BatchedEnvRunner), (quick.learner_class is FusedPPOLearner)) == (runner, learner)
+        quick = study.fast(ppo().callbacks(on_episode_end=print).learners(num_learners=2))
+    assert (quick.env_runner_cls, quick.learner_class) == (None, PPOTorchLearner)
     said = [record.getMessage() for record in caplog.records if record.name == "study.fast"]
-    assert len(said) == len(words)
-    assert all(part in line for part, line in zip(words, said, strict=True))
-
-
-@pytest.mark.parametrize("engine", ["rllib", "fast"])
-def test_an_exported_script_takes_it_where_it_is_asked_to(engine: str) -> None:
-    space = spec()
-    setting = {
-        name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional
-    } | {"num_env_runners": 2}
-    script = plain_script(space, setting, header=[], iterations=1, fast=engine == "fast")
-    names: dict[str, Any] = {"__name__": "export"}
-    exec(compile(script, "export.py", "exec"), names)
-    config = names["make_config"]()
-    expected = (BatchedEnvRunner, FusedPPOLearner) if engine == "fast" else (None, PPOTorchLearner)
-    assert (config.env_runner_cls, config.learner_class) == expected
+    assert said == [
+        "RLlib's own runner stays: callbacks are the script's own.",
+        "RLlib's own learner stays: there are several learners.",
+    ]
 
 
 def test_another_algorithm_is_refused() -> None:
@@ -114,13 +77,3 @@ def test_it_trains_evaluates_and_its_checkpoint_restores_in_plain_rllib(tmp_path
     finally:
         again.stop()
         plain.stop()
-
-
-@pytest.mark.minutes
-def test_a_tuner_trains_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.tune.trainable.trainable.DEFAULT_STORAGE_PATH", str(tmp_path))
-    run = tune.RunConfig(storage_path=str(tmp_path), stop={"training_iteration": 2}, verbose=0)
-    (result,) = tune.Tuner("PPO", param_space=study.fast(ppo()), run_config=run).fit()
-    assert result.error is None
-    assert result.metrics is not None
-    assert result.metrics["env_runners"]["num_env_steps_sampled_lifetime"] == 800

@@ -27,7 +27,8 @@ from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 from study.errors import TrialError
-from study.trial import parts
+from study.trial import configuration
+from study.trial.configuration import set_learner
 from study.trial.engine.extensions import ExtendedPPOTorchLearner, install
 from study.trial.engine.learning import fused_learner, fused_program
 from study.trial.engine.learning.fused_learner import (
@@ -36,7 +37,6 @@ from study.trial.engine.learning.fused_learner import (
     gather_fragments,
     minibatch_indices,
 )
-from study.trial.parts import set_learner
 
 NUMBERS = Box(-1.0, 1.0, (5,), np.float32)
 IMAGES = Box(-1.0, 1.0, (8, 8, 2), np.float32)
@@ -401,7 +401,7 @@ def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_ask
 
     assert chosen("auto") == (FusedPPOLearner, None)
     assert chosen("rllib") == (PPOTorchLearner, "")
-    for module in (fused_learner, parts):
+    for module in (fused_learner, configuration):
         monkeypatch.setattr(module, "jax_obstacle", lambda: "JAX is in use")
     assert chosen("auto") == (PPOTorchLearner, "JAX is in use")
     for attempt in (lambda: chosen("fused"), fused):

@@ -15,9 +15,7 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial.engine.envs.probing import probe
 from study.trial.experiment import experiment_of
-from study.trial.policy import module_of, pack_policy
-from study.trial.weights import read_state
-from tests.policies import evaluate_module
+from study.trial.policy import module_of, pack_policy, read_state
 from tests.spaces import spec
 
 
@@ -61,16 +59,6 @@ def test_the_policy_answers_as_it_did(changes: dict[str, Any], tmp_path: Path) -
     batch = {Columns.OBS: torch.from_numpy(np.random.default_rng(1).random((9, *shape), dtype=np.float32))}
     first, second = (each.forward_inference(batch)[Columns.ACTION_DIST_INPUTS] for each in (module, again))
     assert torch.equal(first, second)
-
-
-def test_a_policy_that_the_fused_learner_trained_plays_without_jax(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    space = spec(learner="fused")
-    module = trained(space)
-    unpack_policy(packed(module), tmp_path / "policy")
-    monkeypatch.setattr("study.trial.parts.jax_obstacle", lambda: "JAX is not installed")
-    assert evaluate_module(loaded(tmp_path / "policy", space), space).returns == evaluate_module(module, space).returns
 
 
 def test_a_policy_of_another_space_is_refused_by_what_differs(tmp_path: Path) -> None:

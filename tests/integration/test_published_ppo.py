@@ -30,7 +30,7 @@ from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
-from study.trial.weights import STATE_FILE, packed_state, read_state
+from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.integration.test_env_runners import one
 from tests.integration.test_fused_learner import (
     CHOICE,

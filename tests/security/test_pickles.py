@@ -27,7 +27,7 @@ LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "she
 ALLOWED = {
     "study/trial/engine/envs/probing.py": {"pickle"},  # what a process of its own says of its environment
     "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
-    "study/trial/weights.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
+    "study/trial/policy.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
     "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers
     "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
     "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled

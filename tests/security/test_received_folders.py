@@ -28,8 +28,7 @@ from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, StudyError, TrackingError
-from study.evaluating.playing import EvaluationRequest, evaluate_policy
-from study.evaluating.policies import ChosenPolicy
+from study.evaluating.playing import ChosenPolicy, evaluate_policy, find_policy, random_policy
 from study.exporting import script
 from study.harmless import csv_cell, markdown, mask_credentials, printable
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, ask_mlflow, asked_uri
@@ -120,8 +119,8 @@ COMMANDS = {
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),
     "export": lambda folder: export.export_yaml(folder, 10),
-    "evaluate": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, trial=0)),
-    "random": lambda folder: evaluate_policy(EvaluationRequest(path=folder.path, random=True)),
+    "evaluate": lambda folder: evaluate_policy(find_policy(folder.path, 0)),
+    "random": lambda folder: evaluate_policy(random_policy(folder.path)),
     "open_study": lambda folder: open_study(folder.path),
     "resume": lambda folder: resumed_identity(folder, spec(), RunOptions(name="demo", out=folder.path.parent)),
     "identity": lambda folder: folder.identity(),
@@ -190,7 +189,7 @@ def test_a_folder_that_would_lead_elsewhere_is_refused_before_anything_is_read_s
         monkeypatch.chdir(tmp_path)
         for place in (received.path, tmp_path):
             monkeypatch.syspath_prepend(place)
-        monkeypatch.setattr("study.evaluating.policies.ChosenPolicy.check_owner", lambda self: None)
+        monkeypatch.setattr("study.evaluating.playing.ChosenPolicy.check_owner", lambda self: None)
     with pytest.raises(RecordError, match=match):
         COMMANDS[command](received)
     assert outside.read_text() == "private"

@@ -7,9 +7,7 @@ import pytest
 from ray import cloudpickle
 
 from study.adopted.loading import Adopted, read_script
-from study.adopted.writing import not_varied
 from study.errors import SpaceError
-from study.machine.shipping import runtime_env
 from study.space.script import what_changed
 from tests.adopted import forked_readings
 
@@ -115,7 +113,7 @@ def test_what_the_script_lets_tune_choose_has_one_value_the_same_at_every_readin
     facts, again = read(code).facts, read(code, args=["again"]).facts
     assert facts.searched == ["env_config", "gamma", "lr"] and facts == again
     assert 1e-5 <= facts.values["lr"] <= 1e-3 and facts.values["gamma"] == 0.9
-    assert facts.settings["env_config"]["length"] in (1, 2)
+    assert facts.settings["env_config"] in ("{length: 1}", "{length: 2}")
 
 
 def test_what_the_process_of_the_script_has_is_found(read, tmp_path, monkeypatch):
@@ -126,18 +124,16 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     found = read(
         PPO
-        + "import os, sys, ray, pathlib\nos.environ['DIFFICULTY'] = 'hard'\nos.environ.pop('HOME')\n"
+        + "import os, sys, ray, pathlib\nos.environ['DIFFICULTY'] = 'hard'\n"
         + "sys.path.insert(0, os.path.relpath(pathlib.Path(__file__).parent / 'src'))\nimport beside, elsewhere\n"
         + "from ray import tune\nimport gymnasium\nconfig.environment('mine')\n"
         + "tune.register_env('mine', lambda context: gymnasium.make(f\"CartPole-v{int(os.environ['LEVEL']) - 2}\"))\n"
-        + "ray.init(runtime_env={'env_vars': {'LEVEL': '3'}, 'working_dir': '.'})\nconfig.build_algo().train()\n"
+        + "ray.init(runtime_env={'env_vars': {'LEVEL': '3'}})\nconfig.build_algo().train()\n"
     )
-    assert found.variables == {"DIFFICULTY": "hard", "HOME": None, "LEVEL": "3", "OF_A_MODULE": "yes"}
+    assert found.variables == {"DIFFICULTY": "hard", "LEVEL": "3", "OF_A_MODULE": "yes"}
     assert found.paths == (str(elsewhere.parent), str(tmp_path))
     assert {(each.name, *each.paths) for each in found.modules} >= {("beside", beside), ("elsewhere", elsewhere)}
     assert found.environment["PYTHONPATH"].startswith(f"{elsewhere.parent}:{tmp_path}")
-    brought = runtime_env(found.modules, found.variables, folder=found.folder)
-    assert brought is not None and brought["working_dir"] == str(tmp_path)
 
 
 def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
@@ -147,18 +143,14 @@ def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
         PPO
         + """
 import dataclasses, gymnasium, json, mine, pathlib, time
-import numpy as np
-class Space(gymnasium.spaces.Box): __repr__ = object.__repr__
 class Env(gymnasium.Wrapper):
-    def __init__(self, context):
-        super().__init__(gymnasium.make("CartPole-v1"))
-        self.observation_space = Space(-9, 9, (4,))
+    def __init__(self, context): super().__init__(gymnasium.make("CartPole-v1"))
 @dataclasses.dataclass(slots=True)
 class Size:
     width: int = 3
     height: int = 3
 level = json.loads((pathlib.Path(__file__).parent / "level.json").read_text())
-more = {"day": np.datetime64("2020-01-01"), "of": {"b", "a"}, "size": Size(width=4)}
+more = {"of": {"b", "a"}, "size": Size(width=4)}
 config.environment(Env, env_config=level | more).offline_data(output=str(time.time_ns()))
 config.env_runners(batch_mode="complete_episodes")
 config.logger_config = {"logdir": time.time_ns()}
@@ -168,9 +160,8 @@ config.logger_config = {"logdir": time.time_ns()}
     assert first == read(code, args=["again"]).facts, "where logs go changes no training"
     assert first.settings == {
         "batch_mode": "complete_episodes",
-        "env_config": {"hard": 1, "day": "date", "of": ["a", "b"], "size": {"width": 4}},
+        "env_config": "{hard: 1, of: {a, b}, size: Size(width=4, height=3)}",
     }
-    assert first.observation_space == "<__main__.Space object>"
     assert {*first.source.modules} == {"mine"}
     (tmp_path / "level.json").write_text('{"hard": 2}')
     (tmp_path / "mine.py").write_text("LEVEL = 2")
@@ -203,101 +194,32 @@ def test_environments_registered_in_the_script_travel_with_it(read):
         assert creator({"length": 5}).get_wrapper_attr("length") == 5
 
 
-ONE_WORLD = """
-import gymnasium
-import numpy as np
-from ray.rllib.algorithms.ppo import PPOConfig
-
-class OneWorld(gymnasium.Env):
-    observation_space = gymnasium.spaces.Box(0, np.inf, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    world = {"at": 0}
-    def __init__(self, config):
-        self.place = self.world if config["shared"] else {}
-    def reset(self, *, seed=None, options=None):
-        self.place["at"] = 0
-        return np.zeros(1, np.float32), {}
-    def step(self, action):
-        self.place["at"] += 1
-        return np.array([self.place["at"]], np.float32), 1.0, self.place["at"] >= 20, False, {}
-
-config = PPOConfig().environment(OneWorld, env_config={"shared": SHARED})
-"""
-
-
-@pytest.mark.parametrize(("shared", "sharing"), [(False, "harmless"), (True, "wrong")])
-def test_environments_that_keep_state_in_their_process_are_noticed(read, shared, sharing):
-    assert read(ONE_WORLD.replace("SHARED", str(shared))).facts.sharing == sharing
-
-
-def test_the_script_s_own_code_is_among_its_settings_and_what_a_study_switches_off_is_said(read):
-    code = """
-        from ray.rllib.algorithms.ppo import PPOConfig
-        from ray.rllib.callbacks.callbacks import RLlibCallback
-        from ray.rllib.connectors.env_to_module import MeanStdFilter
-        from ray.rllib.examples.rl_modules.classes.tiny_atari_cnn_rlm import TinyAtariCNN
-        from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-        from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-        class Mine(RLlibCallback): pass
-        class OwnLearner(PPOTorchLearner): pass
-        config = (PPOConfig().environment("CartPole-v1").callbacks(Mine, on_episode_end=lambda **kw: None)
-            .env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
-            .rl_module(rl_module_spec=RLModuleSpec(module_class=TinyAtariCNN))
-            .fault_tolerance(restart_failed_sub_environments=True)
-            .training(lr=[[0, 1e-3], [1000, 1e-4]]).learners(learner_class=OwnLearner))
-    """
-    facts = read(code).facts
-    assert facts.settings == {
-        "callbacks_class": "Mine",
-        "callbacks_on_episode_end": "lambda",
-        "env_to_module_connector": "lambda",
-        "learner_class": "OwnLearner",
-        "lr": [[0, 1e-3], [1000, 1e-4]],
-        "restart_failed_sub_environments": True,
-        "rl_module_spec": {"module_class": "TinyAtariCNN"},
-    }
-    assert facts.schedules == ["lr"] and "lr" not in facts.values
-    assert facts.runner_obstacle
-    assert any("restart_failed_sub_environments" in remark for remark in not_varied(facts))
-
-
-def test_an_evaluation_beside_the_training_is_set_aside(read):
-    code = PPO + "config.evaluation(evaluation_num_env_runners=1, evaluation_parallel_to_training=True, "
-    assert read(code + "evaluation_interval=1, evaluation_duration='auto')").facts.algorithm == "PPO"
+@pytest.mark.parametrize(("name", "sharing"), [("Plain", "harmless"), ("OneWorld", "wrong")])
+def test_environments_that_keep_state_in_their_process_are_noticed(read, name, sharing):
+    code = f"from tests.environments import {name}\nconfig.environment(lambda context: {name}())\n"
+    assert read(PPO + code).facts.sharing == sharing
 
 
 BAD = {  # the problem, and for a fault of a line which one -> script
     (2, "must come to its training, got ValueError: no data here"): "x = 1\nraise ValueError('no data here')",
     (1, "got SyntaxError"): "def x(:\n",
-    (1, "needs the module 'no_such_package', which is not installed"): "import no_such_package",
     (4, "the following arguments are required: --num-agents"): "import argparse\np = argparse.ArgumentParser()\n"
     "p.add_argument('--num-agents', required=True)\np.parse_args()",
     (6, "what Tune trains must be an algorithm of RLlib .*, got 'mine'"): PPO
     + "from ray import tune\ndef mine(settings): config.build_algo().train()\ntune.Tuner(mine).fit()",
     (None, "its process must come to its training, got it was killed"): "import os\nos.kill(os.getpid(), 9)",
-    (None, "must come to its training within 1 s, got it was in line 1"): "while True: pass",
+    (1, "must come to its training, got Late: it was not there within 1 s"): "while True: pass",
     (6, "without a running Ray"): PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
     (5, "begin with new networks"): PPO + "algo = config.build_algo()\nalgo.restore_from_path('x')\nalgo.train()",
-    (2, "must hold its configuration"): "from ray import tune\ntune.Tuner.restore('x', 'PPO').fit()",
-    (None, "must leave RLlib's own classes as they are.*, got PPOTorchLearner.compute_loss_for_module"): PPO
-    + "from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner\n"
-    "def loss(self, **_): return 0.0\nPPOTorchLearner.compute_loss_for_module = loss\nconfig.build_algo().train()",
-    (None, r"must hold a configuration .* Fix: Name a function that returns it: my_train\.py:get_config"): (
-        "def get_config(): return 1"
-    ),
+    (None, r"must hold a configuration .* Fix: Write a function"): "def get_config(): return 1",
     (None, r"must name one of several .*, got config, other.* Fix: .*my_train\.py:config"): PPO
     + "other = config.copy()",
-    (None, "setting 'callbacks_on_episode_end': cannot pickle '_thread.lock' object"): PPO
+    (None, "cannot pickle '_thread.lock' object"): PPO
     + "import threading\nlock = threading.Lock()\nconfig.callbacks(on_episode_end=lambda **kw: lock.acquire())",
     (None, "must use RLlib's new API stack"): PPO
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
     (None, "must sample from an environment"): "from ray.rllib.algorithms.bc import BCConfig\n"
     "config = BCConfig().offline_data(input_=['x'])",
-    (None, "must name its environment"): "from ray.rllib.algorithms.ppo import PPOConfig\nconfig = PPOConfig()",
-    (None, "must make environments one by one"): PPO
-    + "from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv\n"
-    "config.environment(lambda context: CartPoleVectorEnv(num_envs=context['num_envs']))\n"
-    "config.env_runners(gym_env_vectorize_mode='vector_entry_point', num_envs_per_env_runner=3)",
     (None, "the environment 'NoSuchEnv-v0' must be made and reset"): PPO + "config.environment('NoSuchEnv-v0')",
     (None, "the environment 'Env' must have both spaces"): PPO + "import gymnasium\nclass Env(gymnasium.Env):\n"
     "    def __init__(self, config): pass\n    def reset(self, **_): return 0, {}\nconfig.environment(Env)",
@@ -305,17 +227,13 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
     (None, "minibatch_size <= train_batch_size"): PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
-    (None, "RLlib must accept the values"): PPO + "def validate(): 1 / 0\nconfig.validate = validate",
-    (5, "must not ask for another, got runtime_env with pip"): PPO
-    + "import ray\nray.init(runtime_env={'env_vars': {'A': 'b'}, 'pip': ['x']})",
-    (None, "must train in the folder in which .*, got /"): PPO + "import os\nos.chdir('/')",
 }
 
 
 @pytest.mark.parametrize(("line", "problem"), BAD)
 def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
     with pytest.raises(SpaceError, match=rf"1 problem\n.*{problem}.*$") as caught:
-        read(BAD[line, problem], where="--config", timeout_s=1.0 if "within 1 s" in problem else 60.0)
+        read(BAD[line, problem], where="--config", timeout_s=1.0 if "within 1" in problem else 60.0)
     (fault,) = caught.value.faults
     assert fault.fix
     assert fault.where == f"--config: my_train.py, line {line}" if line else "line" not in fault.where
@@ -324,10 +242,9 @@ def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        (":missing", "has no 'missing'"),
+        (":missing", "'missing' must be an AlgorithmConfig, or a function that returns one, got no such name"),
         (":make", "my_train.py: must come to its training, got TypeError: make.. missing"),
         (":number", "'number' must be an AlgorithmConfig, or a function that returns one, got int"),
-        (":9", "has no '9'.* Fix: Name one of: config"),
     ],
 )
 def test_a_name_that_is_no_configuration_says_so(name, problem, read):

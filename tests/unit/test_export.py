@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from study.cli import commands as cli
 from study.designs.holdup.certificate import make_certificate
 from study.designs.holdup.export import export_python, export_yaml
-from study.errors import AnalysisError, RecordError, SpaceError
-from study.exporting.trial import trial_as_script, trial_as_space, trial_of
+from study.errors import AnalysisError, SpaceError
+from study.exporting.script import trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
 from study.records.records import TrialStarted
 from study.space.parameters import ALGORITHMS, PARAMETERS
@@ -64,13 +64,6 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_says_which_scales_were_co
     assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
     for warned in (text, export_python(study, 9)):
         assert "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6." in warned
-
-
-def test_a_study_that_is_not_confirmed_has_nothing_to_export(tmp_path: Path) -> None:
-    early = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path / "demo", early, holdup.study_records(early, until="search"))
-    with pytest.raises(RecordError, match="at the stage search"):
-        export_yaml(folder, 6)
 
 
 def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
@@ -132,9 +125,6 @@ def test_a_trial_of_a_search_is_exported_with_its_seed_and_what_became_of_it(tmp
     assert "WARNING" not in script
     assert "def make_config(seed=7):" in script
     assert exported(folder) == script, "by default the best"
-    fast = exported(folder, "--engine", "fast")
-    assert ("import study\n" in fast, "return study.fast(config)" in fast) == (True, True)
-    assert "study.fast" not in script
     assert "# WARNING: this trial is running." in exported(folder, "--trial", "1")
 
 
@@ -153,28 +143,14 @@ def test_a_trial_of_a_throughput_study_has_its_learners_and_no_space(tmp_path: P
     assert "iterations < 9" in script
     with pytest.raises(AnalysisError, match="a throughput study"):
         trial_as_space(trial_of(folder, 0))
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("--trial", "9"), "--trial: must be a trial of"),
-        (("--trial", "0", "--scale", "4"), "--trial: excludes --scale"),
-    ],
-)
-def test_a_trial_that_cannot_be_meant_is_refused(words: tuple[str, ...], problem: str, tmp_path: Path) -> None:
-    folder = study_of(tmp_path / "demo", plain_spec())
-    with pytest.raises(SpaceError, match=problem):
-        CliRunner().invoke(cli.app, ["export", str(folder.path), *words], catch_exceptions=False, standalone_mode=False)
+    with pytest.raises(SpaceError, match="--trial: must be a trial of"):
+        trial_of(folder, 9)
 
 
 def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
     spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
     with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
         trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))
-    asynchronous = study_of(tmp_path / "other", plain_spec(algorithm="IMPALA", parameters__minibatch_size=None))
-    with pytest.raises(AnalysisError, match="`fast` is for PPO, got IMPALA"):
-        trial_as_script(trial_of(asynchronous, 0), fast=True)
 
 
 def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_path: Path) -> None:
@@ -182,13 +158,12 @@ def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_pa
     own = dict(found.defaults)
     changed = {"num_env_runners": 4, "train_batch_size": 600, "kl_coeff": 0.3}
 
-    def calls(setting: dict[str, Any], engine: str = "rllib", **built_as: Any) -> list[str]:
+    def calls(setting: dict[str, Any]) -> list[str]:
         folder = synthetic.make_folder(tmp_path / str(len(list(tmp_path.iterdir()))), of=script_spec(found))
-        begun, built, *others = synthetic.whole_trial(0)
+        begun, *others = synthetic.whole_trial(0)
         assert isinstance(begun, TrialStarted)
-        built = replace(built, effective={"differs_from_script": built_as})
-        synthetic.append(folder, synthetic.opened(), replace(begun, setting=setting), built, *others)
-        text = exported(folder, "--trial", "0", "--engine", engine)
+        synthetic.append(folder, synthetic.opened(), replace(begun, setting=setting), *others)
+        text = exported(folder, "--trial", "0")
         return [line for line in text.splitlines() if not line.startswith("#")]
 
     assert calls(own) == ["config.training(gamma=0.99)"], "what the script lets Tune choose is always given"
@@ -196,8 +171,4 @@ def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_pa
         "config.env_runners(num_env_runners=4)",
         "config.training(train_batch_size_per_learner=300, gamma=0.99, kl_coeff=0.3, use_kl_loss=True)",
     ]
-    assert calls(own, engine="fast")[-2:] == ["import study", "config = study.fast(config)"]
-    assert calls({**own, "lr_end_fraction": 0.1}, rollout_fragment_length=[50, "auto"]) == [
-        "config.env_runners(rollout_fragment_length='auto')",
-        "config.training(gamma=0.99, lr=[[0, 0.001], [800, 0.0001]])",
-    ]
+    assert calls({**own, "lr_end_fraction": 0.1}) == ["config.training(gamma=0.99, lr=[[0, 0.001], [800, 0.0001]])"]

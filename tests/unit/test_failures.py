@@ -3,10 +3,9 @@
 import contextlib
 import itertools
 import json
-import sys
-import types
+import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,8 +13,7 @@ from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import called_apart
-from study.trial.failures import causes, described, original, place_of, was_lost
-from study.trial.trainable import StudyTrial
+from study.trial.failures import causes, described, original, place_of, was_lost, within
 from tests.driven import Driven
 from tests.spaces import spec
 
@@ -81,19 +79,11 @@ def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path,
     assert len(session.conductor.ledger.rows) == (4 if stops else 8)
 
 
-def test_a_trial_whose_environment_ends_the_process_fails_with_its_line_and_a_process_that_ray_ends_is_lost() -> None:
-    class Exits:
-        def __init__(self, leave: Callable[[], None]) -> None:
-            self.advance = leave
-
-    def own() -> None:
-        sys.exit(3)
-
-    of_ray = types.FunctionType(compile("import sys; sys.exit(1)", "/usr/lib/site-packages/ray/x.py", "exec"), {})
-    trial = object.__new__(StudyTrial)
-    trial._run = cast(Any, Exits(own))
-    with pytest.raises(TrialError, match=r"SystemExit: 3 \(test_failures\.py, line \d+, in own\)"):
-        trial.step()
-    trial._run = cast(Any, Exits(of_ray))
-    with pytest.raises(SystemExit):
-        trial.step()
+def test_a_deadline_lets_through_what_ends_in_time_and_ends_what_hangs() -> None:
+    assert within(5, lambda: 7, otherwise=TrialError()) == 7
+    with pytest.raises(KeyError, match="mine"):
+        within(5, lambda: {}["mine"], otherwise=TrialError())
+    started = time.perf_counter()
+    with pytest.raises(TrialError, match="took too long"):
+        within(0.1, lambda: time.sleep(30), otherwise=TrialError("took too long"))
+    assert time.perf_counter() - started < 2

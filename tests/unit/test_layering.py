@@ -195,7 +195,7 @@ LOADS = {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
         "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror": ENGINES,
         "study.mirrors.optuna_storage study.mirrors.tensorboard": ENGINES,
-        "study.trial.engine.envs.environments study.evaluating.playing study.trial.weights": ENGINES,
+        "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },
     "analysis": {

@@ -1,9 +1,6 @@
 import math
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -51,54 +48,6 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
 
 
 MAIN = ProcessMeasurement(wall_time_s=7.0, cpu_time_s=2.5, peak_rss_mb=500.0, pressure_s=0.7)
-
-
-ADDED = '''
-@_of_iteration("1", of_trial="largest", section="runners", counted=True)
-def num_samples(step: "Step") -> float | None:
-    """Samples that arrived in this iteration."""
-    return len(step.samples)
-
-
-METRICS: '''
-SHOWS_IT = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("study.metrics", sys.argv[1])
-sys.modules["study.metrics"] = module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-import study
-study.metrics = module
-
-from analysis.load.columns import ITERATION_COLUMNS, RUN_COLUMNS
-from study.mirrors import mlflow_content, tensorboard
-from study.records.records import Iteration, Line
-from tests import synthetic
-from study.records.derived import OF_TRIALS
-from study.trial.measure import iteration_metrics
-from tests.unit.test_measure import sample, step
-
-row = synthetic.row(0)
-for number, count in ((1, 2), (2, 4), (3, 3)):
-    found = iteration_metrics(step(tuple(sample(each, 1.0) for each in range(count))))
-    row.add(number, found)
-assert found["num_samples"] == 3
-assert row.columns()["num_samples"] == 4 and "num_samples" in OF_TRIALS
-record = Iteration(trial=0, attempt=1, iteration=3, env_steps=9, wall_time_s=3.0, metrics=found)
-points = mlflow_content.points_of(Line(seq=0, time=0.0, record=record, end=0), None)
-assert ("num_samples", 3.0) in [(point.key, point.value) for point in points]
-assert tensorboard.tag_of("num_samples") == "runners/num_samples"
-column = RUN_COLUMNS["num_samples"]
-assert (column.dtype, column.meaning) == ("Int64", "Samples that arrived in this iteration. The largest.")
-assert ITERATION_COLUMNS["num_samples"].unit == "1"
-"""
-
-
-def test_a_metric_is_declared_in_one_file(tmp_path: Path) -> None:
-    """It is recorded, added up, mirrored, and a column of the table of trials and of the frames of analysis."""
-    file = tmp_path / "metrics.py"
-    file.write_text(Path(metrics.__file__).read_text().replace("METRICS: ", ADDED.lstrip(), 1))
-    done = subprocess.run([sys.executable, "-c", SHOWS_IT, file], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
@@ -165,12 +114,10 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
 
 def test_a_runner_that_has_yet_to_deliver_is_not_lost() -> None:
     """Of three runners, one delivers in this iteration, one did before, and one has not yet."""
-    earlier = sample(2, 2.0, peak_rss_mb=450.0)
-    now = sample(1, 2.0, peak_rss_mb=430.0)
+    earlier, now = sample(2, 2.0, peak_rss_mb=450.0), sample(1, 2.0, peak_rss_mb=430.0)
     spans = replace(step((now,)), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=1.0)
     found = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)))
-    assert found["num_healthy_env_runners"] == 3
-    assert found["peak_rss_mb"] == 500.0 + 430.0 + 450.0
+    assert (found["num_healthy_env_runners"], found["peak_rss_mb"]) == (3, 500.0 + 430.0 + 450.0)
     assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 
 

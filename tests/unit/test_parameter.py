@@ -25,7 +25,7 @@ from types import SimpleNamespace
 import pytest
 from analysis.load.columns import RUN_COLUMNS
 from study.errors import SpaceError
-from study.trial.built import _values_of_module
+from study.trial.run import _values_of_module
 from study.trial.experiment import experiment_of
 from tests.integration.trials import built_config
 from tests.spaces import spec

@@ -1,11 +1,9 @@
 """Which configurations our runner and learner do the same for; nothing unknown passes. And what is set in a trial."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
@@ -18,17 +16,14 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import facts_of, refusals
 from study.space.script import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.custom_metrics import custom_metrics
-from study.trial.evaluation import evaluate
-from study.trial.experiment import Experiment, pickled, unpickled
+from study.trial.experiment import Experiment
+from study.trial.measure import custom_metrics
 from study.trial.parts import learner_obstacle, runner_obstacle
 from tests.script_facts import facts, script_spec
 
@@ -211,19 +206,7 @@ def test_a_learning_rate_that_falls_is_what_the_space_says_and_no_other_differen
     assert adopted(schedule, found=without, lr=0.002, lr_end_fraction=0.5).lr == [[0, 0.002], [800, 0.001]]
 
 
-def test_what_does_not_equal_its_copy_is_no_difference_and_a_local_runner_is_one() -> None:
-    config = adopted(own_script().callbacks(functools.partial(OwnCallbacks)))
-    assert "callbacks_class" not in config.differences
-    config = adopted(own_script().env_runners(create_local_env_runner=False))
-    assert config.create_local_env_runner
-    assert config.differences["create_local_env_runner"] == ["False", "True"]
-
-
 class OwnRunner(SingleAgentEnvRunner):
-    pass
-
-
-class OwnAgents(MultiAgentEnvRunner):
     pass
 
 
@@ -235,7 +218,7 @@ def read(config: AlgorithmConfig) -> ScriptFacts:
     return facts_of(config, source=Path(__file__), found_as="test", stop={})
 
 
-@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (OwnAgents, False), (Foreign, False)])
+@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (Foreign, False)])
 def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, samples: bool) -> None:
     config = own_script().env_runners(env_runner_cls=runner)
     assert bool(list(refusals(config))) is not samples
@@ -260,15 +243,6 @@ def test_what_every_module_overrides_is_no_value_of_the_whole() -> None:
     assert (found.overridden, found.schedules) == (["lr"], ["entropy_coeff"])
 
 
-def test_a_configuration_travels_with_its_environments() -> None:
-    class Local(gymnasium.Env):
-        pass
-
-    again = unpickled(pickled(own_script().environment("mine"), environments={"mine": lambda context: Local()}))
-    assert again.env == "mine"
-    assert again.callbacks_class.__name__ == "OwnCallbacks"
-
-
 def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
@@ -291,37 +265,3 @@ def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_ta
     }
     for name in found:
         _validate_metric_name(name)
-
-
-class Restricted(gymnasium.Env):
-    """Allows one of three actions, and says which."""
-
-    observation_space = Dict(action_mask=Box(0, 1, (3,), np.int8))
-    action_space = Discrete(3)
-
-    def __init__(self, context: Any) -> None:
-        pass
-
-    def reset(self, **_: Any) -> Any:
-        self.steps = 0
-        return {"action_mask": np.array([0, 1, 0])}, {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return {"action_mask": np.array([0, 1, 0])}, float(action == 1), False, self.steps == 9, {}
-
-
-class Unused(TorchRLModule):
-    """Stands for a network: a random policy asks none."""
-
-    def _forward(self, batch: Any, **_: Any) -> Any:
-        raise AssertionError
-
-
-def test_a_random_policy_plays_what_is_allowed() -> None:
-    space = script_spec(evaluation={"episodes": 3, "max_episode_steps": 100})
-    spaces = {"observation_space": Restricted.observation_space, "action_space": Restricted.action_space}
-    config = plain().environment(Restricted, **spaces)
-    config.rl_module(rl_module_spec=RLModuleSpec(module_class=Unused))
-    result = evaluate(Experiment(config=config), None, space)
-    assert (result.returns, result.num_cut) == ((9.0,) * 3, 0)

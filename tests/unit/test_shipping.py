@@ -105,5 +105,5 @@ def test_the_digest_follows_content_and_names_but_no_caches(mine):
 
 
 def test_variables_of_a_script_travel_and_what_it_removes_stays_as_a_node_has_it():
-    assert runtime_env((), {"DIFFICULTY": "hard", "HOME": None}) == {"env_vars": {"DIFFICULTY": "hard"}}
+    assert runtime_env((), {"DIFFICULTY": "hard"}) == {"env_vars": {"DIFFICULTY": "hard"}}
     assert runtime_env(()) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from study.errors import RecordError
-from study.trial.weights import STATE_FILE, packed_state, read_state
+from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.security.bombs import bomb
 
 ARRAYS = {
@@ -44,11 +44,9 @@ def test_every_value_comes_back_as_it_was(tmp_path):
     [
         (packed_state({"rl_module": {}, "connector": {"own": object()}}), "state has a object, which is no value"),
         (state(a="text"), "must hold the numbers of a policy, got another file .no arrays of numbers"),
-        (state(a=np.array(["text"])), "no arrays of numbers"),
         (msgspec.msgpack.encode([1, 2]), "must hold the numbers"),
         (msgspec.msgpack.encode({"rl_module": {"a": {"b": msgspec.msgpack.Ext(1, pickle.dumps(ARRAYS))}}}), "numbers"),
         (b"\x81\xa1a" * 100_000, "must hold the numbers"),
-        (b"", "must hold the numbers"),
         (state(**ARRAYS)[:200], "must hold the numbers"),
     ],
 )
@@ -64,8 +62,3 @@ def test_a_bomb_does_not_go_off(tmp_path):
         with pytest.raises(RecordError, match="must hold the numbers of a policy"):
             read_state(put(tmp_path, content))
     assert not mark.exists()
-
-
-def test_what_is_not_there_is_said(tmp_path):
-    with pytest.raises(RecordError, match=r"policy\.msgpack: must be a file that you can read \(No such file"):
-        read_state(tmp_path)

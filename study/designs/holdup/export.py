@@ -6,7 +6,7 @@ from typing import Any
 from study.designs.holdup.certificate import make_certificate
 from study.designs.holdup.page import estimate
 from study.engine import OWN
-from study.exporting.script import comment, plain_script, space_file
+from study.exporting.script import plain_script, space_file
 from study.records.folder import StudyFolder
 from study.space.settings import WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
@@ -15,13 +15,12 @@ SEEDS = (1, 2, 3)
 """Of the space file's trials."""
 
 
-def export_python(folder: StudyFolder, scale: int, *, fast: bool = False) -> str:
-    """Return a script that trains the winner at a scale with RLlib alone, or with `study.fast` too.
+def export_python(folder: StudyFolder, scale: int) -> str:
+    """Return a script that trains the winner at a scale with RLlib alone.
 
     Args:
         folder: A confirmed hold-up study.
         scale: Environment runners, at least 1; one that was not confirmed is said to be so.
-        fast: Whether it takes the batched runner and the fused learner, where they serve.
 
     Raises:
         RecordError: The study has no certificate yet, or its records break a rule.
@@ -29,7 +28,7 @@ def export_python(folder: StudyFolder, scale: int, *, fast: bool = False) -> str
     """
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
-    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None, fast=fast)
+    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -37,7 +36,7 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
     description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
-    header = comment(_header(content, spec, scale))
+    header = _header(content, spec, scale)
     return space_file(spec, setting, header=header, description=description, seeds=SEEDS)
 
 

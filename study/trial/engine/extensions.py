@@ -149,7 +149,10 @@ class ObservationStatistics:
         """Return the state that adds what all runners have seen to the base; their order has no influence."""
         seen = [each for state in states for each in zip(*state["added"], strict=True) if each[0] > 0]
         seen.sort(key=lambda each: (float(each[0]), each[1].tobytes(), each[2].tobytes()))
-        return {"base": list(functools.reduce(merged, seen, self.base))}
+        total = self.base
+        for each in seen:
+            total = merged(total, each)
+        return {"base": list(total)}
 
 
 def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:

@@ -26,10 +26,9 @@ from study.machine.shape import Speeds
 from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
-from study.trial.deadline import within
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.lane_envs import ID, Unusable, are_trainable
-from study.trial.failures import causes, described, original
+from study.trial.failures import causes, described, original, within
 
 _API = {
     "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
