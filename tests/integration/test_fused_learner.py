@@ -99,8 +99,10 @@ def fused(*arguments: Any, **options: Any) -> Any:
     return build(configured(FusedPPOLearner, *arguments, **options))
 
 
-def episodes(actions: Any = CHOICE, *, lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> list[SingleAgentEpisode]:
-    """Return fragments that end by termination, truncation, or not at all, in turn."""
+def episodes(
+    actions: Any = CHOICE, *, lengths: tuple[int, ...] = LENGTHS, ends: str = "+-.+-", seed: int = 0
+) -> list[SingleAgentEpisode]:
+    """Return fragments, each of which ends by termination (+), truncation (-), or not at all (.)."""
     random = np.random.default_rng(seed)
     for space in (actions, NUMBERS):
         space.seed(seed)
@@ -114,13 +116,13 @@ def episodes(actions: Any = CHOICE, *, lengths: tuple[int, ...] = LENGTHS, seed:
             actions=InfiniteLookbackBuffer(stacked(actions, length), 0, actions),
             rewards=InfiniteLookbackBuffer(random.normal(size=length), 0),
             infos=InfiniteLookbackBuffer([{}] * (length + 1), 0),
-            terminated=index % 3 == 0,
-            truncated=index % 3 == 1,
+            terminated=end == "+",
+            truncated=end == "-",
             observation_space=NUMBERS,
             action_space=actions,
             len_lookback_buffer=0,
         )
-        for index, length in enumerate(lengths)
+        for end, length in zip(ends, lengths, strict=False)
     ]
 
 

@@ -17,7 +17,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 import study
 from study.trial.engine.extensions import (
@@ -42,6 +41,7 @@ from tests.integration.test_fused_learner import (
     assert_equal,
     build,
     configured,
+    episodes,
     update,
     weights,
 )
@@ -212,28 +212,7 @@ def test_weights_are_orthogonal_as_stable_baselines_makes_them(kind: type) -> No
 
 def fragments(actions: Any, seed: int = 0) -> list[SingleAgentEpisode]:
     """Return the pieces of `PIECES`, lane by lane; the first one that ends terminated, the others are cut."""
-    random = np.random.default_rng(seed)
-    actions.seed(seed)
-    found, ended = [], itertools.count()
-    for lengths in PIECES:
-        for index, length in enumerate(lengths):
-            done = index < len(lengths) - 1
-            terminated = done and next(ended) == 0
-            rows = random.uniform(-1, 1, (length + 1, 5)).astype(np.float32)
-            found.append(
-                SingleAgentEpisode(
-                    observations=InfiniteLookbackBuffer(rows, 0, NUMBERS),
-                    actions=InfiniteLookbackBuffer(np.stack([actions.sample() for _ in range(length)]), 0, actions),
-                    rewards=InfiniteLookbackBuffer(random.normal(size=length), 0),
-                    infos=InfiniteLookbackBuffer([{}] * (length + 1), 0),
-                    terminated=terminated,
-                    truncated=done and not terminated,
-                    observation_space=NUMBERS,
-                    action_space=actions,
-                    len_lookback_buffer=0,
-                )
-            )
-    return found
+    return episodes(actions, lengths=tuple(itertools.chain(*PIECES)), ends="+..--.", seed=seed)
 
 
 def sb3_update(module: Any, actions: Any, episodes: list[SingleAgentEpisode], **options: Any) -> dict[str, Any]:

@@ -351,10 +351,8 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
             module_id=module_id, optimizer=self._optimizer(groups), params=parameters, lr_or_lr_schedule=config.lr
         )
 
-    @property
-    def _has_own_optimizer(self) -> bool:
-        """Whether it is not Adam."""
-        return False
+    _has_own_optimizer = False
+    """Whether it is not Adam."""
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)

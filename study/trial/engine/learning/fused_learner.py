@@ -217,6 +217,8 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         from study.trial.engine.learning import fused_program
 
         self._program = fused_program
+        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
+        self._has_own_optimizer = getattr(self.config, "optimizer", None) == "rmsprop"
         super().build()
         config = self.config
         if config.num_learners > 0:
@@ -240,11 +242,6 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         if told_of(config, "normalize_rewards"):
             self.reward_scale = RewardScale(config.gamma)
         self._generator = np.random.default_rng(config.seed)
-
-    @property
-    def _has_own_optimizer(self) -> bool:
-        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
-        return getattr(self.config, "optimizer", None) == "rmsprop"
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if self._has_own_optimizer:

@@ -105,16 +105,15 @@ class Coefficients(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The train batch, single precision, shape (steps, …) each.
-
-    `actions` of a categorical policy are positions among the outputs, `outputs` are the policy's before the update, and
-    `rest` is (advantage, value target), and the value before the update where `values_clipped`.
-    """
+    """The train batch, single precision, shape (steps, …) each."""
 
     observations: Any
     actions: Any
+    """Of a categorical policy positions among the outputs."""
     outputs: Any
+    """The policy's before the update."""
     rest: Any
+    """(advantage, value target), and the value before the update where `values_clipped`."""
 
 
 class Weights(NamedTuple):

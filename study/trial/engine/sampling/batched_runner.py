@@ -128,9 +128,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         observation_space, action_space = self._envs.observation_space, self._envs.action_space
         self._rule = action_rule(action_space)
         self._scale = scaling_for_environment(
-            action_space,
-            normalize_actions=bool(self.config.normalize_actions),
-            clip_actions=bool(self.config.clip_actions),
+            action_space, normalize_actions=self.config.normalize_actions, clip_actions=self.config.clip_actions
         )
         self._needs_initial_reset = True
         self._blank = SingleAgentEpisode(
@@ -151,13 +149,9 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     def sample(self, *, explore: bool | None = None) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
-        Args:
-            explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
-
         Raises:
-            ValueError: An environment returned something that is not what its spaces say.
-            NonFiniteError: An observation is not finite.
-            DivergedError: An output of the policy is not finite.
+            ValueError: An environment returned something that is not what its spaces say, or (`NonFiniteError`,
+                `DivergedError`) an observation or an output of the policy is not finite.
         """
         if self._env_runner_state_server is not None:  # newer weights, where an asynchronous algorithm has put some
             newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
@@ -266,15 +260,10 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             if continuous and not np.isfinite(chosen).all():
                 raise DivergedError(_DIVERGED)  # before an environment gets to see it
             actions[row, :num] = chosen
-            ended = step(
-                scale(chosen),
-                observations[row + 1, :num],
-                rewards[row, :num],
-                terminated[row, :num],
-                truncated[row, :num],
-            )
+            seen = observations[row + 1, :num]
+            ended = step(scale(chosen), seen, *(each[row, :num] for each in (rewards, terminated, truncated)))
             if self._statistics is not None:
-                observations[row + 1, :num] = self._normalized(observations[row + 1, :num], ended)
+                seen[:] = self._normalized(seen, ended)
             for lane, last in ended:
                 ends[lane].append((row + 1, last))
         _check_finite(observations)

@@ -76,10 +76,7 @@ class LaneLayout:
 def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     """Return the environment seed of one training lane: in [0, 2^29), distinct for every lane of the trial.
 
-    Args:
-        seed: Seed of the trial.
-        runner_index: Number of the runner, from 1 (RLlib's `worker_index`), below 131072.
-        env_index: Number of the environment within the runner, from 0, below 4096.
+    Runners are numbered from 1 (RLlib's `worker_index`), below 131072, environments of a runner from 0, below 4096.
 
     Raises:
         ValueError: An index is out of range.
