@@ -50,8 +50,8 @@ def fingerprints(
     kinds: Sequence[tuple[int, str | None, str, int | None]],
     settings: Sequence[Mapping[str, Value]],
     read_back: Sequence[str | None],
-) -> tuple[list[str], list[str | None]]:
-    """Return the fingerprint and the engine of each trial of a study.
+) -> list[str]:
+    """Return the fingerprint of each trial of a study.
 
     Args:
         spec: `StudySpec.to_json()` of whichever version wrote the study.
@@ -66,17 +66,14 @@ def fingerprints(
             first.setdefault(kind, part)
     shared = {kind[:2]: common(spec, provenances[kind[0]], kind[1]) for kind in set(kinds)}
     built = {part: orjson.loads(part) for part in {"{}", *filter(None, read_back)}}
-    named = {
-        part: engine_of({**content.get("effective_runner", {}), **content.get("effective_learner", {})})
-        for part, content in built.items()
-    }
-    texts, engines = list[str](), list[str | None]()
-    for kind, setting, part in zip(kinds, settings, read_back, strict=True):
-        part = part or first.get(kind, "{}")
-        own = asked(setting, execution=kind[2], num_learners=kind[3])
-        texts.append(fingerprint(shared[kind[:2]], own, built[part]))
-        engines.append(named[part])
-    return texts, engines
+    return [
+        fingerprint(
+            shared[kind[:2]],
+            asked(setting, execution=kind[2], num_learners=kind[3]),
+            built[part or first.get(kind, "{}")],
+        )
+        for kind, setting, part in zip(kinds, settings, read_back, strict=True)
+    ]
 
 
 def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str | None = None) -> dict[str, Any]:
@@ -179,12 +176,9 @@ def fingerprint(*parts: Mapping[str, Any]) -> str:
 
 # --- fingerprints beside each other -------------------------------------------------------------------------------
 
-SETTINGS: Mapping[str, str] = MappingProxyType(
-    {name: f"parameters.{name}" for name in PARAMETERS if name != SCALE}
-    | {"minibatch_times_learners": "parameters.minibatch_size", LEARNERS: f"resources.{LEARNERS}"}
-)
-"""Field -> its place in a space. A command can run missing combinations of these, so their effect can be told apart
-from that of the scale; that of hardware, versions or code cannot be from here."""
+SETTINGS = frozenset(PARAMETERS) - {SCALE} | {"minibatch_times_learners", LEARNERS}
+"""Fields that a space gives. Missing combinations of these can be run, so their effect can be told apart from that of
+the scale; that of hardware, versions or code cannot be."""
 IN_WORDS: Mapping[str, str] = MappingProxyType(
     {
         "train_batch_size": "batch",

@@ -3,6 +3,7 @@
 The file is not called `study.py`: in a notebook beside it that would hide the package `study`.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.estimates import frame_of, select
-from analysis.estimates.certificate import certificate_of, certificate_rows
+from analysis.estimates.certificate import certificate_of
 from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
@@ -23,6 +24,7 @@ from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
 from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
+from study.errors import AnalysisError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,11 +165,17 @@ class Study:
         Raises:
             AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
         """
-        from analysis.exports import exported, write
+        from analysis.exports import exported
 
         environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
-        settings = self.settings if self.kind != "throughput" else ()
-        return write(exported(settings, self.evaluations, form, environment=environment), Path(path))
+        settings, path = self.settings if self.kind != "throughput" else (), Path(path)
+        content = exported(settings, self.evaluations, form, environment=environment)
+        try:
+            path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
+        except OSError as error:
+            got, fix = error.strerror or error, "Choose another path."
+            raise AnalysisError(where=str(path), rule="must be writable", got=got, fix=fix) from error
+        return path
 
     # --- the parts of the frame of estimates --------------------------------------------------------------------
 
@@ -194,12 +202,12 @@ class Study:
     @cached_property
     def strong(self) -> Part:
         """Strong scaling, batch fixed."""
-        return scaling(self.selection, "strong", space=self.data.space_file)
+        return scaling(self.selection, "strong")
 
     @cached_property
     def weak(self) -> Part:
         """Weak scaling, steps per runner fixed."""
-        return scaling(self.selection, "weak", space=self.data.space_file)
+        return scaling(self.selection, "weak")
 
     @cached_property
     def phases(self) -> Part:
@@ -235,7 +243,6 @@ class Study:
         rows += [row for refusal in self.strong.refusals for row in refusal.rows()]
         if self.kind != "throughput":  # which claims no learning
             rows += [row for each in self.settings for row in rows_of("setting", each, each.row())]
-        rows += certificate_rows(self.data, self.certificate)
         return frame_of(rows, kind=self.kind, engine=self.engine)
 
     def __repr__(self) -> str:

@@ -14,17 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
-from study.engine import engines_in_words
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.planning.guess import is_evaluating
 from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import StudyOpened, Timing, read_lines
+from study.records.records import StudyOpened, read_lines
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -52,11 +50,10 @@ FEWEST = 2
 
 
 class Mirror(NamedTuple):
-    """How far MLflow has caught up: its address without passwords, records that it lacks, whether it has any."""
+    """How far MLflow has caught up: its address without passwords, and records that it lacks."""
 
     uri: str
     behind: int
-    begun: bool
 
 
 class Advice(NamedTuple):
@@ -66,16 +63,10 @@ class Advice(NamedTuple):
     command: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLeft:
-    """An estimate, and what it rests on: trials left x median duration / trials at a time.
+class TimeLeft(NamedTuple):
+    """An estimate in seconds, and what it rests on: trials left x median duration / trials at a time.
 
-    Attributes:
-        seconds: That.
-        trials: Trials left; the running ones count with the share that they have to go.
-        median_s: Median duration.
-        n: Ended trials that the median is of.
-        at_a_time: Trials at a time.
+    A running trial counts with the share that it has to go; `n` ended trials are behind the median.
     """
 
     seconds: float
@@ -91,7 +82,6 @@ class Status:
 
     Attributes:
         name: Of the study.
-        folder: Where it is.
         moment: Seconds since the epoch.
         driver: What has become of its driver.
         state: One sentence.
@@ -100,15 +90,10 @@ class Status:
         stage: Stage that a hold-up study is at; empty for one without stages.
         num_trials: Planned by the latest driver.
         counts: finished, failed, interrupted, running -> trials.
-        engine: Of the trials that were built, see `study.engine`.
-        timings: measured, oversubscribed, emulated, tainted -> trials whose clock has its label.
-        per_stage: Stage -> trials ended, failed.
         running: Trials under way.
-        evaluating: Those of them that play the episodes of an evaluation.
         best_score: Highest score of a finished trial; None where none has one.
         sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
-        longest_pause_s: Between two records of this session; None before there are three.
         left: How long the rest should take.
         mirror: How far MLflow is; None for a packed study, which is mirrored to nowhere.
         problems: What could not be read, and what is shown nevertheless.
@@ -116,7 +101,6 @@ class Status:
     """
 
     name: str
-    folder: str
     moment: float
     driver: Driver
     state: str
@@ -125,18 +109,13 @@ class Status:
     stage: str
     num_trials: int
     counts: Mapping[str, int]
-    engine: str
-    timings: Mapping[str, int]
-    per_stage: Mapping[str, tuple[int, int]]
     running: tuple[TrialRow, ...]
     best_score: float | None
     sessions: int
     silence_s: float | None
-    longest_pause_s: float | None
     left: TimeLeft | None
     mirror: Mirror | None
     problems: tuple[str, ...]
-    evaluating: tuple[int, ...] = ()
     advice: tuple[Advice, ...] = ()
 
     @property
@@ -146,10 +125,11 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as JSON values, of a trial what tells it from others and how far it is."""
-        values = asdict(replace(self, running=()))
-        values["running"] = [{name: getattr(row, name) for name in OF_RUNNING} for row in self.running]
-        values |= {"mirror": self.mirror and self.mirror._asdict(), "advice": [each._asdict() for each in self.advice]}
-        return values | {"num_ended": self.num_ended}
+        named = {name: each and each._asdict() for name, each in (("mirror", self.mirror), ("left", self.left))}
+        running = [{name: getattr(row, name) for name in OF_RUNNING} for row in self.running]
+        advice = [each._asdict() for each in self.advice]
+        values = asdict(replace(self, running=(), mirror=None, left=None, advice=()))
+        return values | named | {"running": running, "advice": advice, "num_ended": self.num_ended}
 
 
 def read_status(path: str | Path, *, moment: float | None = None) -> Status:
@@ -179,19 +159,14 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
             raise error from None
         problems = (f"{error} What follows is the state after the {read:,} records before it.",)
     driver = _driver(folder, ledger)
-    pauses = sorted(later - earlier for earlier, later in pairwise(moments[begun:]))
     now, rows = time.time() if moment is None else moment, list(ledger.rows.values())
     running = [row for row in rows if row.status == "running"] if driver == "working" else []
-    timings = Counter(row.timing for row in rows if row.timing and not (row.provisional and row.status == "running"))
     staged, planned = bool(identity.spec.get("holdup")), max(ledger.num_trials, len(rows))
-    ended = Counter(row.stage for row in rows if row.ended)
-    failed = Counter(row.stage for row in rows if row.status == "failed")
     stage = next((row.stage or "" for row in rows if row.stage), "")
     if ledger.decisions:
         stage = ledger.decisions[-1].next_stage or ledger.decisions[-1].stage
     status = Status(
         name=identity.name,
-        folder=str(folder.path),
         moment=now,
         driver=driver,
         state=_state(ledger, driver),
@@ -200,24 +175,19 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
         stage=stage if staged else "",
         num_trials=planned,
         counts=ledger.counts(),
-        engine=engines_in_words(row.engine for row in rows),
-        timings={str(label): timings[label] for label in get_args(Timing)},
-        per_stage={each: (number, failed[each]) for each, number in ended.items() if each},
         running=tuple(running),
         best_score=max((each for row in rows if (each := row.summary.get("score")) is not None), default=None),
         sessions=ledger.sessions,
         silence_s=max(now - moments[-1], 0.0) if moments else None,
-        longest_pause_s=pauses[-1] if len(pauses) > 1 else None,
         left=time_left(rows, running, planned, now) if driver == "working" else None,
         mirror=None if driver == "packed" else _mirror(folder, identity),
         problems=problems,
     )
-    said = list[Advice]()
+    pauses = sorted(later - earlier for earlier, later in pairwise(moments[begun:]))
+    advice = [*_advice(status, rows, folder, identity, pauses[-1] if len(pauses) > 1 else 0.0)]
     with contextlib.suppress(SpaceError):  # of a newer version: the rest can still be told
-        spec = identity.parse()
-        status = replace(status, evaluating=tuple(row.trial for row in running if is_evaluating(spec, row)))
-        said = [Advice(text) for text in cautions(spec, rows)]
-    return replace(status, advice=(*_advice(status, rows, _resume(folder, identity)), *said, *_clocks(status, rows)))
+        advice += [Advice(text) for text in cautions(identity.parse(), rows)]
+    return replace(status, advice=(*advice, *_clocks(rows), *_mlflow(status, folder)))
 
 
 def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
@@ -230,8 +200,7 @@ def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
 
 def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
     try:
-        mirror = MlflowMirror(folder, identity.tracking_uri)
-        return Mirror(mask_credentials(identity.tracking_uri), mirror.behind, mirror.state.experiment_id != "")
+        return Mirror(mask_credentials(identity.tracking_uri), MlflowMirror(folder, identity.tracking_uri).behind)
     except (OSError, RecordError):
         return None
 
@@ -239,14 +208,18 @@ def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
 # --- what a person should know or do --------------------------------------------------------------------------------
 
 
-def _advice(status: Status, rows: Sequence[TrialRow], resume: str) -> Iterator[Advice]:
+def _advice(
+    status: Status, rows: Sequence[TrialRow], folder: StudyFolder, identity: StudyIdentity, longest_pause_s: float
+) -> Iterator[Advice]:
     driver = status.driver
+    place = ["--name", identity.name, "--out", str(folder.path.parent)]
+    resume = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
     if driver == "gone":
         yield Advice("The driver ended without saying so (killed?). Go on with:", resume)
     if driver == "ended" and not status.complete:
         yield Advice("Resume with:", resume)
-    silence_s, pause_s = status.silence_s or 0.0, status.longest_pause_s or 0.0
-    if driver == "working" and silence_s > max(QUIET_S, QUIET_FACTOR * pause_s):
+    silence_s = status.silence_s or 0.0
+    if driver == "working" and silence_s > max(QUIET_S, QUIET_FACTOR * longest_pause_s):
         yield Advice(f"Nothing was recorded for {silence_s:,.0f} s. It may hang: look at its terminal or job log.")
     if failed := [row for row in rows if row.status == "failed"]:
         last = max(failed, key=lambda row: row.ended_at or 0.0)
@@ -258,17 +231,21 @@ def _advice(status: Status, rows: Sequence[TrialRow], resume: str) -> Iterator[A
         yield Advice(f"{count(left, 'trial')} {'was' if left == 1 else 'were'} interrupted{then}.")
 
 
-def _clocks(status: Status, rows: Sequence[TrialRow]) -> Iterator[Advice]:
-    for label, runs in status.timings.items():
-        if label != "measured" and runs:
-            of = f"{runs} of {count(sum(status.timings.values()), 'clock')} {'is' if runs == 1 else 'are'} {label}"
-            reasons = (row.timing_reason for row in rows if row.timing == label and row.timing_reason)
+def _clocks(rows: Sequence[TrialRow]) -> Iterator[Advice]:
+    settled = [row for row in rows if row.timing and not (row.provisional and row.status == "running")]
+    for label, runs in sorted(Counter(str(row.timing) for row in settled).items()):
+        if label != "measured":
+            of = f"{runs} of {count(len(settled), 'clock')} {'is' if runs == 1 else 'are'} {label}"
+            reasons = (row.timing_reason for row in settled if row.timing == label and row.timing_reason)
             such = f", such as: {one_line(reason)}" if (reason := next(reasons, "")) else ""
             yield Advice(f"{of} and in no efficiency table{such}.")
+
+
+def _mlflow(status: Status, folder: StudyFolder) -> Iterator[Advice]:
     if status.mirror is not None and status.mirror.behind:
         behind = f"MLflow is {count(status.mirror.behind, 'record')} behind ({status.mirror.uri})"
         if status.driver != "working":
-            yield Advice(f"{behind}; catch up with:", f"python -m study sync {shlex.quote(status.folder)}")
+            yield Advice(f"{behind}; catch up with:", f"python -m study sync {shlex.quote(str(folder.path))}")
         elif status.mirror.behind > MUCH_BEHIND:
             yield Advice(f"{behind}; the study does not wait for it.")
 
@@ -296,11 +273,6 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
             "one best means nothing. Fix: raise the budget, widen lr and batch, or check the floor with "
             "`python -m study evaluate SPACE --random`."
         )
-
-
-def _resume(folder: StudyFolder, identity: StudyIdentity) -> str:
-    place = ["--name", identity.name, "--out", str(folder.path.parent)]
-    return shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
 
 
 def _state(ledger: Ledger, driver: Driver) -> str:

@@ -14,13 +14,13 @@ import pandas as pd
 
 from analysis.fingerprint import IN_WORDS, value_in_words
 from analysis.fingerprint import in_words as called
-from analysis.load.study_data import StudyData
+from analysis.load import StudyData
 from analysis.tables.numbers import number
 from study.statistics import Estimate
 from study.text import count, listed
 
-Role = Literal["answer", "support", "title", "unknown", "limit"]
-"""The first sentence; what supports it; what only a figure says; what is not known; what numbers do not mean."""
+Role = Literal["answer", "support", "unknown", "limit"]
+"""The first sentence; what supports it; what is not known; what numbers do not mean."""
 CLOCKS: Mapping[str, str] = {
     "emulated": "a few processes did the work of all runners",
     "oversubscribed": "more processes than cores",
@@ -39,16 +39,12 @@ class Fact:
         role: What it is for.
         text: The sentence; of what is not known, what that is.
         quantity: As in `analysis.estimates.QUANTITIES`; empty where it is about none.
-        num_env_runners: Where it holds; None: everywhere.
-        arm: The setting that it is about; empty: no particular one.
         command: What to type to know more; empty where no command of this project helps.
     """
 
     role: Role
     text: str
     quantity: str = ""
-    num_env_runners: int | None = None
-    arm: str = ""
     command: str = ""
 
 
@@ -92,10 +88,8 @@ def _typed(value: float) -> str:
 
 def complete(data: StudyData) -> bool:
     """Return whether the study ended so, which may have cancelled trials, or every planned trial ended."""
-    sessions, planned = data.sheet.get("sessions") or [], data.sheet.get("num_trials") or 0
-    if sessions and sessions[-1].get("end") == "complete":
-        return True
-    return bool(data.runs["status"].isin(["finished", "failed"]).sum() >= planned)
+    ended = data.runs["status"].isin(["finished", "failed"]).sum()
+    return data.sheet.get("end") == "complete" or bool(ended >= (data.sheet.get("num_trials") or 0))
 
 
 def progress(data: StudyData) -> str:

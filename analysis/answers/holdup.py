@@ -1,6 +1,5 @@
 """What a hold-up study says: the setting by its values, whether it holds up, by which rule. Reads the certificate."""
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,10 +15,9 @@ from analysis.answers.facts import (
     runners,
     to_copy,
 )
-from analysis.answers.search import candidates, titles
+from analysis.answers.search import candidates
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
-from analysis.load.study_data import StudyData
 from analysis.tables.learning import rule_in_words, with_names
 from analysis.tables.numbers import in_words, percent
 from analysis.tables.table import Table, TableColumn, table_of
@@ -67,13 +65,11 @@ def holdup_answer(study: "Study") -> Answer:
 
 
 def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) -> Iterator[Fact]:
-    data, engine = study.data, content["engine"]
+    engine = content["engine"]
     verdicts = {OWN: content["rllib"], engine: content["verdict"]}
     judged, verdict = next((name, each) for name, each in verdicts.items() if each is not None)
-    winner = arm_in_words(WINNER if judged == engine else WINNER_RLLIB, small)
-    place: dict[str, Any] = {"num_env_runners": target, "arm": winner}
-    yield Fact(role="answer", text=_sentence(content, judged, target, small), **place)
-    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_last", **place)
+    yield Fact(role="answer", text=_sentence(content, judged, target, small))
+    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_last")
     broken = [
         (name, check)
         for name, each in verdicts.items()
@@ -92,17 +88,15 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
             for name, check in checks[:MOST_BROKEN]
         ]
         more = f"; and {len(checks) - MOST_BROKEN} more" if len(checks) > MOST_BROKEN else ""
-        yield Fact(role="support", text=f"{word}{'; '.join(said)}{more}.", quantity="score_difference", **place)
-    paid = with_names(content["search"]["sentence"], small)
-    yield Fact(role="support", text=paid, quantity="score_lead", **place)
+        yield Fact(role="support", text=f"{word}{'; '.join(said)}{more}.")
+    yield Fact(role="support", text=with_names(content["search"]["sentence"], small))
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
         text = f"Its mean score under {OWN} engine less that under {engine}: {in_words(difference)}."
-        yield Fact(role="support", text=text, quantity="engine_difference", **place)
+        yield Fact(role="support", text=text)
     if not verdict["learning"] and content["signs"]:
-        yield Fact(role="support", text=" ".join(content["signs"]), **place)
-    yield cost_and_clocks(data, content["cpu_hours"]["all"])
-    yield from titles(study, arm_in_words(WINNER, small), target)
-    yield from _unknown(content, data, target)
+        yield Fact(role="support", text=" ".join(content["signs"]))
+    yield cost_and_clocks(study.data, content["cpu_hours"]["all"])
+    yield from _unknown(content, target)
 
 
 def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) -> str:
@@ -165,11 +159,10 @@ def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:
     return table_of("answer", title, ARMS, rows, title)
 
 
-def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterator[Fact]:
+def _unknown(content: Mapping[str, Any], target: int) -> Iterator[Fact]:
     arm = content["arms"].get(f"{WINNER_RLLIB}@{target}") or content["arms"][f"{WINNER}@{target}"]
     text = f"what {runners(target)} take in hours and cost, and what limits them. A throughput study of this setting "
-    text += f"answers it; it needs {target + 1} CPUs."
-    yield Fact(role="unknown", text=text, command=_throughput_study(content, data))
+    yield Fact(role="unknown", text=f"{text}answers it; it needs {target + 1} CPUs.")
     if content["rllib"] is None and content["engine"] != OWN:
         text = f"what {target} of RLlib's own runners with its learner make of the setting. A study with "
         text += "`holdup.confirm.num_seeds_rllib: 10` answers it."
@@ -178,23 +171,6 @@ def _unknown(content: Mapping[str, Any], data: StudyData, target: int) -> Iterat
         missing = 1 - 0.025 ** (1 / n)  # Clopper and Pearson's upper end for none of n, at 95 %
         few = f"none of {n} test runs with {runners(target)} did, but up to {percent(missing)} of runs may"
         yield Fact(role="unknown", text=f"how rarely it misses the target: {few}.")
-
-
-def _throughput_study(content: Mapping[str, Any], data: StudyData) -> str:
-    """Return the command that times the setting at the small and the target scale; empty for a person's script."""
-    if data.spec is None or data.spec.config is not None:
-        return ""
-    small, target, environment = content["scales"]["small"], content["scales"]["target"], data.spec.environment
-    numbers = content["winner"]["resolved"][str(target)]
-    names = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
-    changes = [f"environment.id={environment.id}", *(f"parameters.{name}={numbers[name]}" for name in names)]
-    changes += [f"environment.kwargs={json.dumps(environment.kwargs)}"] if environment.kwargs else []
-    grid: dict[str, Any] = {"num_env_runners": [small, target]}
-    if "steps_per_env_runner" in content["winner"]["rule"]:
-        grid["steps_per_env_runner"] = content["winner"]["rule"]["steps_per_env_runner"]
-    changes.append(f"throughput.grids={json.dumps({'clock': grid})}")
-    words = ["python", "run_study.py", "--space", "throughput.yaml", "--name", f"{data.name}_clock"]
-    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
 
 
 def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:
@@ -208,10 +184,9 @@ def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:
     best = found.iloc[0]
     text += f" So far a return of {in_words(best['final_return'])} with {runners(best[SCALE])} is best, on seeds that "
     text += "settings are chosen by."
-    place = {"num_env_runners": best[SCALE], "arm": best["arm"]}
     return Answer(
         kind=data.kind,
-        findings=(Fact(role="answer", text=text, quantity="final_return", **place), unknown),
+        findings=(Fact(role="answer", text=text, quantity="final_return"), unknown),
         setting=to_copy({SCALE: best[SCALE], **best["values"]}),
         figure="score",
     )

@@ -10,7 +10,6 @@ import pandas as pd
 from analysis.answers.answer import Answer
 from analysis.answers.facts import (
     Fact,
-    capital,
     complete,
     cost_and_clocks,
     nothing_yet,
@@ -24,7 +23,7 @@ from analysis.answers.facts import (
 )
 from analysis.answers.throughput import unmeasured
 from analysis.estimates.settings import learning_runs
-from analysis.load.study_data import StudyData
+from analysis.load import StudyData
 from analysis.quantity import estimate_of
 from analysis.tables.numbers import in_words
 from analysis.tables.scaling import num_seeds
@@ -96,7 +95,7 @@ def search_answer(study: "Study") -> Answer:
     unknown = (*unfinished(data), *_unknown(found, data))
     return Answer(
         kind=data.kind,
-        findings=(*said, *titles(study, best["arm"], best[SCALE]), *unknown),
+        findings=(*said, *unknown),
         setting=to_copy({SCALE: best[SCALE], **best["values"]}),
         rows=_rows(found),
         figure="score" if found[SCALE].nunique() > 1 else "return_steps",
@@ -107,15 +106,6 @@ def _of_times(data: StudyData) -> bool:
     """Return whether a search asks for times: real runners at several scales, and nothing else that differs."""
     real = data.runs[data.runs["execution"].eq("real").fillna(False)]
     return data.spec is not None and not data.spec.tuned and real[SCALE].nunique() > 1
-
-
-def titles(study: "Study", arm: str, scale: int) -> Iterator[Fact]:
-    """Yield the score of a setting, and its env steps to the target, for the titles of figures."""
-    who = "The best setting" if study.kind != "holdup" else capital(arm)
-    for quantity, said in (("score", "scores {}"), ("steps_to_target", "takes {} env steps to the target")):
-        for _, row in study.estimates(quantity, arm=arm, num_env_runners=scale).head(1).iterrows():
-            text = f"{who} {said.format(in_words(estimate_of(row)))} with {runners(scale)}."
-            yield Fact(role="title", text=text, quantity=quantity, num_env_runners=scale, arm=arm)
 
 
 def _headline(found: pd.DataFrame, data: StudyData) -> Fact:
@@ -130,7 +120,7 @@ def _headline(found: pd.DataFrame, data: StudyData) -> Fact:
     text = f"The best setting{so_far} has {where}: return {value}{ended}."
     if found["final_return"].notna().sum() == 1:
         text = f"With {where} this study reached a return of {value}{ended}."
-    return Fact(role="answer", text=text, quantity="final_return", num_env_runners=best[SCALE], arm=best["arm"])
+    return Fact(role="answer", text=text, quantity="final_return")
 
 
 def _support(found: pd.DataFrame) -> Iterator[Fact]:
@@ -139,7 +129,7 @@ def _support(found: pd.DataFrame) -> Iterator[Fact]:
     if n > 1 and best["num_solved"] is not None:
         seeds += f"; {best['num_solved'] or 'none'} of them ended at the target"
     how = f"is the best of {tried:,} settings, judged by" if tried > 1 else "is the only one that was tried, in"
-    yield Fact(role="support", text=f"It {how} {seeds}.", quantity="solved_share", num_env_runners=best[SCALE])
+    yield Fact(role="support", text=f"It {how} {seeds}.", quantity="solved_share")
     if failed := found["final_return"].isna().sum():
         yield Fact(role="support", text=f"Of {failed:,} of them every run failed.")
     others = found[found["final_return"].notna()].iloc[1:]

@@ -87,7 +87,7 @@ def throughput_answer(study: "Study") -> Answer:
         values = values_in_words({name: value for name, value in setting.items() if name != SCALE})
         text = f"{runners(setting[SCALE])} with {values} ran fastest: {in_words(estimate_of(fastest))} steps a second."
         why = "how speed grows with the runners: no two scales ran equal work with a measured clock."
-        said = [Fact(role="answer", text=capital(text), quantity=RATE, num_env_runners=setting[SCALE])]
+        said = [Fact(role="answer", text=capital(text), quantity=RATE)]
         unknown = [Fact(role="unknown", text=why, command=study.table("strong_scaling").command)]
     else:
         quantities = "speed_up efficiency_per_runner marginal_efficiency"
@@ -109,13 +109,13 @@ def throughput_answer(study: "Study") -> Answer:
 
 
 def unmeasured(study: "Study") -> Answer:
-    """Return what a study of times says none of whose clocks was measured: that, why, and what ran all the same.
+    """Return what a study of times says none of whose clocks was measured: that, and why.
 
     It has no headline of returns: those of a few iterations are not what was asked.
     """
-    data, table = study.data, study.table("strong_scaling")
+    data = study.data
     missing = f"how fast real runners are: {clocks(data.runs)}."
-    if table.empty or not (data.runs["status"] == "finished").any():
+    if not (data.runs["status"] == "finished").any():
         return Answer(kind=data.kind, findings=nothing_yet(data, missing))
     reasons = data.runs.loc[data.runs["timing"].ne("measured").fillna(True), "timing_reason"].dropna().value_counts()
     why = f", mostly because of this: {reasons.index[0]}" if len(reasons) and str(reasons.index[0]) else ""
@@ -125,10 +125,9 @@ def unmeasured(study: "Study") -> Answer:
         findings=(
             Fact(role="answer", text=text, quantity="speed_up"),
             cost_and_clocks(data),
-            Fact(role="unknown", text=missing, command=table.command),
+            Fact(role="unknown", text=missing, command="python run_study.py --space waiting.yaml"),
             *unfinished(data),
         ),
-        rows=table,
     )
 
 
@@ -158,13 +157,13 @@ def _gain(workload: pd.DataFrame, wide: pd.DataFrame, placed_once: bool) -> Iter
     gain, share = (estimate_in(wide.iloc[-1], name) for name in ("speed_up", "efficiency_per_runner"))
     text = f"{runners(last)} finish {number(gain)} times as many steps per hour as {first}"
     text += f": {number(share)} of the ideal."
-    yield Fact(role="answer", text=text, quantity="speed_up", num_env_runners=last)
+    yield Fact(role="answer", text=text, quantity="speed_up")
     for before, scale in pairwise(scales) if placed_once else ():
         row = wide[wide[SCALE] == scale].iloc[0]
         if pd.notna(row["marginal_efficiency_high"]) and row["marginal_efficiency_high"] < HALF:
             added = number(estimate_in(row, "marginal_efficiency"))
             text = f"More than {runners(before)} hardly pay: up to {scale}, an added CPU gives {added} of its share."
-            yield Fact(role="answer", text=text, quantity="marginal_efficiency", num_env_runners=scale)
+            yield Fact(role="answer", text=text, quantity="marginal_efficiency")
             return
     beyond = int(workload.loc[workload["quantity"] == RATE, SCALE].max())
     text = f"More than {last} were not tried{f'; the table predicts up to {beyond}' if beyond > last else ''}."
@@ -182,7 +181,7 @@ def _limit(study: "Study", wide: pd.DataFrame, placed_once: bool) -> Iterator[Fa
         first = f"sampling, in environments that wait {spec.environment.step_wait_ms:g} ms in every step"
     takes = f"({percent(most)} of an iteration); {second} takes {percent(next_)}"
     text = f"What limits with {runners(last)}: {first} {takes}."
-    yield Fact(role="support", text=text, quantity="share_sample", num_env_runners=last)
+    yield Fact(role="support", text=text, quantity="share_sample")
 
 
 def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) -> Iterator[Fact]:
@@ -193,7 +192,7 @@ def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) 
     text = f"Fastest measured: {place(fastest)}, {in_words(estimate_of(fastest))} steps a second"
     if equal and place(fastest) != place(mine):
         text += f"; {place(mine)} are as fast, within the error"
-    yield Fact(role="support", text=f"{text}.", quantity=RATE, num_env_runners=int(fastest[SCALE]))
+    yield Fact(role="support", text=f"{text}.", quantity=RATE)
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:

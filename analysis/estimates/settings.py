@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from analysis.fingerprint import fields, in_words, value_in_words
-from analysis.load import StudyData
 from analysis.quantity import Basis, quantity
 from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
@@ -157,11 +156,6 @@ def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) ->
     """
     known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
     return known.format(small="few runners" if small is None else count(small, "runner"))
-
-
-def small_scale(data: StudyData) -> int | None:
-    """Return the small scale of a hold-up study."""
-    return data.spec.holdup.small_scale if data.spec and data.spec.holdup else None
 
 
 def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:

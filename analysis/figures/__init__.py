@@ -19,9 +19,9 @@ FIGURES: "Mapping[str, tuple[Callable[[Study, str], Figure], str, tuple[str, ...
     {
         "efficiency": (efficiency, "Efficiency: the speed-up against the number of runners", ("speed_up",)),
         "phases": (phases, "Where the time of one iteration goes", ("share_sample",)),
-        "score": (score, "Score of the settings", ("score", "final_return")),
+        "score": (score, "Score of the settings", ("final_return",)),
         "return_steps": (return_steps, "Return against environment steps", ()),
-        "steps_to_target": (steps_to_target, "Environment steps to the target", ("steps_to_target",)),
+        "steps_to_target": (steps_to_target, "Environment steps to the target", ()),
     }
 )
 """Key -> what makes it, its subject, and the quantities of which it shows a finding; in the order of a report."""

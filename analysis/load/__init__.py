@@ -7,8 +7,7 @@ data.runs, data.iterations(), data.evaluations(), data.sheet, data.problems
 from pathlib import Path
 
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
-from analysis.load.folder import from_folder
-from analysis.load.study_data import Kind, StudyData
+from analysis.load.folder import Kind, StudyData, from_folder
 from study.records.folder import StudyFolder
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The declared columns of every frame that analysis works on: name, unit, type, meaning. Imports no engine.
 
-A frame is made by its declaration (`analysis.load.frames`), so that what follows never asks whether a column is there,
+A frame is made by its declaration (`analysis.load.folder`), so that what follows never asks whether a column is there,
 which unit it has, or whether a missing value is None, NaN, 0 or an empty text: it is NA.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from study.metrics import METRICS, OF_TRIALS, Sum
+from study.metrics import METRICS, OF_TRIALS
 from study.space.parameters import PARAMETERS, SCALE
 
 Dtype = Literal["string", "Int64", "Float64", "category"]
@@ -25,42 +25,30 @@ class Column:
         unit: SI-like unit; `1` for pure numbers, empty for text.
         dtype: Its pandas type.
         meaning: One line.
-        required: Whether every row has a value; else NA says that the quantity does not exist there.
     """
 
     name: str
     unit: str
     dtype: Dtype
     meaning: str
-    required: bool = False
 
 
 def _declared(columns: Iterable[Column]) -> Mapping[str, Column]:
     return MappingProxyType({column.name: column for column in columns})
 
 
-_SUMS: Mapping[Sum, str] = MappingProxyType(
-    {
-        "mean": "Mean over the timed iterations.",
-        "weighted mean": "Mean over the timed part.",
-        "total": "In all.",
-        "largest": "The largest.",
-        "smallest": "The smallest.",
-    }
-)
-
-
 def _recorded(name: str) -> Column:
     metric = METRICS[name]
-    how = f" {_SUMS[metric.of_trial]}" if metric.of_trial else ""
+    how = f" Of a trial: {metric.of_trial}." if metric.of_trial else ""
     return Column(name, metric.unit, "Int64" if metric.whole else "Float64", f"{metric.meaning}{how}")
 
 
+_UNITS = {"lr": "1/step", "train_batch_size": "env steps", "minibatch_size": "env steps"}
 _RUN = (
-    Column("study", "", "string", "Name of the study.", required=True),
-    Column("trial", "1", "Int64", "Number in the plan, from 0.", required=True),
+    Column("study", "", "string", "Name of the study."),
+    Column("trial", "1", "Int64", "Number in the plan, from 0."),
     Column("attempt", "1", "Int64", "Which attempt is shown, the latest; earlier ones were interrupted."),
-    Column("status", "", "string", "finished, failed, interrupted or running.", required=True),
+    Column("status", "", "string", "finished, failed, interrupted or running."),
     Column("reason", "", "string", "Why it failed or was interrupted."),
     Column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
     Column("variant", "", "string", "study, stock or measured, in a hold-up study."),
@@ -70,11 +58,7 @@ _RUN = (
     *(
         Column(
             each.name,
-            "1/step"
-            if each.name == "lr"
-            else "env steps"
-            if each.name in ("train_batch_size", "minibatch_size")
-            else "1",
+            _UNITS.get(each.name, "1"),
             "Int64" if each.kind is int else "Float64",
             "Runners: processes that sample, or those whose lanes are stepped when emulated."
             if each.name == SCALE
@@ -110,7 +94,6 @@ _RUN = (
         "category",
         "The workload without scale and placement: JSON with sorted keys. Rows may be compared where it is equal; what "
         "could not be read is absent from it.",
-        required=True,
     ),
 )
 RUN_COLUMNS: Mapping[str, Column] = _declared(_RUN)
@@ -118,8 +101,8 @@ RUN_COLUMNS: Mapping[str, Column] = _declared(_RUN)
 
 ITERATION_COLUMNS: Mapping[str, Column] = _declared(
     (
-        Column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
-        Column("iteration", "1", "Int64", "From 1.", required=True),
+        Column("trial", "1", "Int64", "Number of the trial in the plan."),
+        Column("iteration", "1", "Int64", "From 1."),
         Column("env_steps", "env steps", "Int64", "Environment steps trained on so far."),
         Column("wall_time_s", "s", "Float64", "Training seconds so far."),
         *(
@@ -133,7 +116,7 @@ ITERATION_COLUMNS: Mapping[str, Column] = _declared(
 
 EVALUATION_COLUMNS: Mapping[str, Column] = _declared(
     (
-        Column("trial", "1", "Int64", "Number of the trial in the plan.", required=True),
+        Column("trial", "1", "Int64", "Number of the trial in the plan."),
         Column("env_steps", "env steps", "Int64", "Environment steps trained on before."),
         Column("wall_time_s", "s", "Float64", "Training seconds before."),
         Column("progress", "1", "Float64", "Share of the budget used, in [0, 1]."),

@@ -15,8 +15,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from analysis.load.folder import date, from_folder
-from analysis.load.study_data import StudyData
+from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.harmless import mask_credentials, one_line

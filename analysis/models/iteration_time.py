@@ -18,7 +18,6 @@ S (n - 1) = B - S more: gamma holds that, and needs environments per runner that
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,20 +28,18 @@ from analysis.scaling.blocks import LEVEL, exponential
 from study.errors import AnalysisError
 from study.statistics import Estimate, FloatArray, t_estimate
 
-UNKNOWNS = tuple(["alpha", "beta", "gamma", "cv", "d0", "d1", "c0", "c1", "c2", "a", "b", "r", "s0", "s1", "r0", "r1"])
-"""Unknowns in the order of the coefficient vector: seconds of what they multiply; `cv` is a pure number."""
-INDEX: Mapping[str, int] = {name: index for index, name in enumerate(UNKNOWNS)}
-GROUPS: Mapping[str, list[int]] = {
-    phase: [INDEX[name] for name in names.split()]
-    for phase, names in {
-        "mean_runner": "alpha beta gamma",
-        "collect": "d0 d1",
-        "learning": "c0 c1 c2 a b r",
-        "sync": "s0 s1",
-        "rest": "r0 r1",
-    }.items()
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "mean_runner": ("alpha", "beta", "gamma"),
+    "collect": ("d0", "d1"),
+    "learning": ("c0", "c1", "c2", "a", "b", "r"),
+    "sync": ("s0", "s1"),
+    "rest": ("r0", "r1"),
 }
-"""Unknowns that are fitted together."""
+"""Phase -> its unknowns, which are fitted together: seconds of what they multiply."""
+UNKNOWNS = (*(name for names in GROUPS.values() for name in names), "cv")
+"""Unknowns in the order of the coefficient vector; `cv` is a pure number."""
+INDEX: Mapping[str, int] = {name: index for index, name in enumerate(UNKNOWNS)}
+PLACES = {phase: [INDEX[name] for name in names] for phase, names in GROUPS.items()}
 METHOD = "iteration-time model, jackknife of blocks"
 MOST_PARTS = 20
 """Parts that are left out in turn; of more blocks, several are one part."""
@@ -57,19 +54,6 @@ def column(frame: pd.DataFrame, name: str) -> FloatArray:
     return np.asarray(frame[name].to_numpy(dtype=np.float64))
 
 
-class Design(NamedTuple):
-    """What the unknowns multiply in cells: matrices of shape (cells, unknowns of the group), vectors (cells,)."""
-
-    mean_runner: FloatArray
-    slowest_runner: FloatArray
-    mean_wait_s: FloatArray
-    slowest_wait_s: FloatArray
-    straggling: FloatArray
-    collect: FloatArray
-    learning: FloatArray
-    per_runner: FloatArray
-
-
 def straggling(num_env_runners: FloatArray) -> FloatArray:
     """Return z(n), the expected largest of n standard normal numbers; 0 at n = 1, shape as given.
 
@@ -79,16 +63,18 @@ def straggling(num_env_runners: FloatArray) -> FloatArray:
     return np.asarray(stats.norm.ppf((num_env_runners - 0.375) / (num_env_runners + 0.25)), dtype=np.float64)
 
 
-def design(cells: pd.DataFrame) -> Design:
-    """Return what the unknowns multiply.
+def design(cells: pd.DataFrame) -> dict[str, FloatArray]:
+    """Return what the unknowns multiply: by phase a matrix (cells, its unknowns), and further vectors (cells,).
+
+    `slowest_runner` is the matrix of the busiest runner; `mean_wait` and `slowest_wait` are known seconds, `straggling`
+    is z(n).
 
     Args:
         cells: The columns `models.study.CELL`. An unknown episode length counts as endless.
     """
     n, k, batch = (column(cells, name) for name in ("num_env_runners", "num_envs_per_env_runner", "train_batch_size"))
     learners, threads = column(cells, "num_learners"), column(cells, "learner_threads")
-    size, wait = column(cells, "minibatch_size"), column(cells, "step_wait_s")
-    length = column(cells, "episode_len")
+    size, wait, length = (column(cells, name) for name in ("minibatch_size", "step_wait_s", "episode_len"))
     resets = np.where(np.isfinite(length), 1 / length, 0.0)
     even, updates = batch / (n * k), np.ceil(column(cells, "num_epochs") * batch / (learners * size) - 1e-9)
     # The busiest runner is the first: all its lanes take the whole steps, and those of the remainder one more.
@@ -97,41 +83,35 @@ def design(cells: pd.DataFrame) -> Design:
     one = np.ones_like(n)
     episodes = (n * k + batch * resets) / learners
     learning = [one, batch / learners, episodes, updates, updates * size / threads, updates * (learners > 1)]
-    return Design(
-        mean_runner=np.column_stack([even * (1 + resets), batch / n * (1 + resets), batch]),
-        slowest_runner=np.column_stack([steps * (1 + resets), busiest * (1 + resets), batch]),
-        mean_wait_s=wait * batch / n,
-        slowest_wait_s=wait * busiest,
-        straggling=straggling(n),
-        collect=np.column_stack([n, batch]),
-        learning=np.column_stack(learning),
-        per_runner=np.column_stack([one, n]),
-    )
+    return {
+        "mean_runner": np.column_stack([even * (1 + resets), batch / n * (1 + resets), batch]),
+        "slowest_runner": np.column_stack([steps * (1 + resets), busiest * (1 + resets), batch]),
+        "mean_wait": wait * batch / n,
+        "slowest_wait": wait * busiest,
+        "straggling": straggling(n),
+        "collect": np.column_stack([n, batch]),
+        "learning": np.column_stack(learning),
+        "sync": np.column_stack([one, n]),
+        "rest": np.column_stack([one, n]),
+    }
 
 
-def phase_times(coefficients: FloatArray, at: Design) -> dict[str, FloatArray]:
+def phase_times(coefficients: FloatArray, at: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return seconds of each phase and of its parts.
 
     Args:
         coefficients: In the order of `UNKNOWNS`, shape (…, unknowns).
-        at: Cells.
+        at: Cells, as `design` returns them.
 
     Returns:
         By name, shape (…, cells): `mean_runner`, `slowest_runner`, `collect`, `sampling`, `learning`, `sync`, `rest`
         and `iteration`, the sum of the last four.
     """
-    part = {name: coefficients[..., places] for name, places in GROUPS.items()}
-    cv = coefficients[..., [INDEX["cv"]]]
-    shared = part["mean_runner"][..., 2:] @ at.mean_runner[:, 2:].T
-    own = part["mean_runner"][..., :2] @ at.slowest_runner[:, :2].T
-    times = {
-        "mean_runner": part["mean_runner"] @ at.mean_runner.T + at.mean_wait_s,
-        "slowest_runner": own * (1 + cv * at.straggling) + shared + at.slowest_wait_s,
-        "learning": part["learning"] @ at.learning.T,
-        "sync": part["sync"] @ at.per_runner.T,
-        "rest": part["rest"] @ at.per_runner.T,
-        "collect": part["collect"] @ at.collect.T,
-    }
+    times = {phase: coefficients[..., places] @ at[phase].T for phase, places in PLACES.items()}
+    times["mean_runner"] = times["mean_runner"] + at["mean_wait"]
+    runner, cv = coefficients[..., PLACES["mean_runner"]], coefficients[..., [INDEX["cv"]]]
+    own, shared = (runner[..., part] @ at["slowest_runner"][:, part].T for part in (slice(2), slice(2, None)))
+    times["slowest_runner"] = own * (1 + cv * at["straggling"]) + shared + at["slowest_wait"]
     times["sampling"] = times["slowest_runner"] + times["collect"]
     times["iteration"] = np.sum([times[name] for name in ("sampling", "learning", "sync", "rest")], axis=0)
     return times
@@ -159,26 +139,22 @@ class IterationTimeFit:
         known = cells.assign(episode_len=cells["episode_len"].fillna(self.episode_len))
         return phase_times(self.coefficients, design(known))["iteration"]
 
-    def predict(self, cells: pd.DataFrame) -> tuple[Estimate, ...]:
-        """Return the env steps per second of each cell; the interval is for the expected rate, not for a run's."""
-        rates = column(cells, "train_batch_size") / self.times(cells)
-        return tuple(self._estimate(rates[:, at]) for at in range(len(cells)))
+    def predict(self, cells: pd.DataFrame) -> list[Estimate]:
+        """Return the env steps per second of each cell; the interval is for the expected rate, not for a run's.
 
-    def _estimate(self, values: FloatArray) -> Estimate:
-        """Return a positive function of the unknowns with Student's t interval of its logarithm.
-
-        The jackknife: leaving a block out tells what the blocks differ by, in all cells alike or in one.
-
-        Args:
-            values: By all runs, and with each part left out, shape (1 + parts,).
+        Student's t interval of the logarithm by the jackknife: leaving a block out tells what the blocks differ by, in
+        all cells alike or in one.
 
         Source:
             Miller, Biometrika 61 (1974).
         """
-        value, left_out = float(np.log(values[0])), np.log(values[1:])
-        parts = left_out.size
-        spread = (parts - 1) * float(left_out.var()) if parts else 0.0
-        return exponential(t_estimate(value, spread, parts - 1, n=self.n, level=LEVEL, method=METHOD))
+        logs = np.log(column(cells, "train_batch_size") / self.times(cells))
+        parts = len(logs) - 1
+        spreads = (parts - 1) * logs[1:].var(axis=0) if parts else np.zeros(len(cells))
+        return [
+            exponential(t_estimate(float(value), float(spread), parts - 1, n=self.n, level=LEVEL, method=METHOD))
+            for value, spread in zip(logs[0], spreads, strict=True)
+        ]
 
 
 def at_scales(cell: pd.DataFrame, scales: npt.ArrayLike) -> pd.DataFrame:
@@ -200,38 +176,39 @@ def fit_iteration_time(runs: pd.DataFrame) -> IterationTimeFit:
         rule = "the iteration-time model needs at least two different numbers of runners"
         raise AnalysisError(where="num_env_runners", rule=rule, got="one", fix="Measure a second scale.")
     for name in ("sampling_time_s", "learning_time_s", "slowest_runner_time_s", "mean_runner_time_s"):
-        if not (times := column(runs, name)).min() > 0:
-            rule = "must be > 0 in every run, since errors are relative to it"
-            got = f"{times.min():g} (not > 0 in {int((times <= 0).sum())} of {times.size} runs)"
-            raise AnalysisError(where=name, rule=rule, got=got, fix="Leave out runs whose clock lacks the phase.")
+        if not (least := column(runs, name).min()) > 0:
+            rule, fix = (
+                "must be > 0 in every run, since errors are relative to it",
+                "Leave out runs that lack the phase.",
+            )
+            raise AnalysisError(where=name, rule=rule, got=f"{least:g}", fix=fix)
     lengths = column(runs, "episode_len")
     known = lengths[np.isfinite(lengths)]
     episode_len = float(1 / np.mean(1 / known)) if known.size else float("nan")
-    number = {block: at for at, block in enumerate(dict.fromkeys(runs["block"]))}
+    blocks = list(dict.fromkeys(runs["block"]))
+    num_parts = min(len(blocks), MOST_PARTS)
+    part = runs["block"].map({block: at % MOST_PARTS for at, block in enumerate(blocks)})
     seen = runs.assign(episode_len=episode_len)
-    part = np.array([number[block] % MOST_PARTS for block in runs["block"]])
-    num_parts = min(len(number), MOST_PARTS)
     left_out = [seen[part != each] for each in range(num_parts)] if num_parts > 1 else []
     coefficients = np.array([_solve(each) for each in (seen, *left_out)])
     whole = column(runs, "iteration_time_s")
     fitted = phase_times(coefficients[0], design(seen))["iteration"]
     closure = float(np.median(np.abs(fitted - whole) / whole))
-    return IterationTimeFit(coefficients=coefficients, n=len(number), episode_len=episode_len, closure=closure)
+    return IterationTimeFit(coefficients=coefficients, n=len(blocks), episode_len=episode_len, closure=closure)
 
 
 def _solve(runs: pd.DataFrame) -> FloatArray:
     """Return the unknowns of some runs, shape (unknowns,)."""
     at, found = design(runs), np.zeros(len(UNKNOWNS))
-    mean, slowest = column(runs, "mean_runner_time_s"), column(runs, "slowest_runner_time_s")
-    collect = column(runs, "sampling_time_s") - slowest
-    found[GROUPS["mean_runner"]] = nonnegative(at.mean_runner, mean, offset=at.mean_wait_s)
-    found[GROUPS["collect"]] = nonnegative(at.collect, collect)
-    found[GROUPS["learning"]] = nonnegative(at.learning, column(runs, "learning_time_s"))
-    found[GROUPS["sync"]] = nonnegative(at.per_runner, column(runs, "sync_time_s"))
-    found[GROUPS["rest"]] = nonnegative(at.per_runner, column(runs, "rest_time_s"))
+    times = {phase: column(runs, f"{phase}_time_s") for phase in GROUPS if phase != "collect"}
+    slowest = column(runs, "slowest_runner_time_s")
+    times["collect"] = column(runs, "sampling_time_s") - slowest
+    for phase, places in PLACES.items():
+        offset = at["mean_wait"] if phase == "mean_runner" else 0.0
+        found[places] = nonnegative(at[phase], times[phase], offset=offset)
     # cv: the spread >= 0 that brings the busiest runner nearest to the slowest runners' times, relative to them.
     even = phase_times(found, at)["slowest_runner"]
-    lever = at.slowest_runner[:, :2] @ found[GROUPS["mean_runner"]][:2] * at.straggling
+    lever = at["slowest_runner"][:, :2] @ found[PLACES["mean_runner"]][:2] * at["straggling"]
     weight = 1 / np.maximum(even, 1e-300) ** 2
     if (below := float(np.sum(weight * lever**2))) > 0:
         found[INDEX["cv"]] = max(float(np.sum(weight * lever * (slowest - even))) / below, 0.0)

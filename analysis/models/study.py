@@ -128,11 +128,12 @@ def model_rows(selection: Selection) -> Iterator[Row]:
         scales = sorted({int(each) for each in mine["num_env_runners"]})
         text, least, largest = mine["fingerprint"].mode().iloc[0], scales[0], scales[-1]
         here = selection.runs[selection.runs["fingerprint"].isin(mine["fingerprint"])].dropna(subset=["num_cpus"])
-        cpus, batch = here.groupby("num_env_runners")["num_cpus"].min(), int(cell["train_batch_size"].iloc[0])
-        place = {"workload": selection.names[text], "engine": engine_in(text), "train_batch_size": batch}
+        cpus = here.groupby("num_env_runners")["num_cpus"].min().astype(float)
+        place: dict[str, Any] = {"workload": selection.names[text], "engine": engine_in(text)}
+        place |= {"train_batch_size": int(cell["train_batch_size"].iloc[0])}
 
         def at(scale: int) -> Row:
-            """Return the columns of a number of runners."""
+            """Return the columns of a number of runners; its CPUs grow in a line with them."""
             basis: Basis = "predicted" if least <= scale <= largest else "extrapolated"
             return {**place, "num_env_runners": scale, "num_cpus": _cpus(cpus, scale), "basis": basis}
 
@@ -144,12 +145,11 @@ def model_rows(selection: Selection) -> Iterator[Row]:
             yield row("prediction_error", error, at(largest))
 
 
-def _cpus(known: "pd.Series[Any]", num_env_runners: int) -> int | None:
-    """Return the CPUs of a number of runners, which grow in a line with them; None where none are known."""
-    if num_env_runners in known.index:
-        return int(known[num_env_runners])
+def _cpus(known: "pd.Series[float]", num_env_runners: int) -> int | None:
+    """Return the CPUs of a number of runners, on the line from the fewest to the most that ran; None without any."""
     if not len(known):
         return None
     least, most = int(known.index[0]), int(known.index[-1])
     each = (known[most] - known[least]) / (most - least) if most > least else 1.0
-    return round(float(known[least] + each * (num_env_runners - least)))
+    line = known[least] + each * (num_env_runners - least)
+    return round(float(known.get(num_env_runners, line)))

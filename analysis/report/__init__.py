@@ -13,7 +13,7 @@ from analysis.answers import Answer
 from analysis.answers.facts import complete, progress
 from analysis.figures import FIGURES, Figure
 from analysis.figures.figure import Form
-from analysis.load.study_data import StudyData
+from analysis.load import StudyData
 from analysis.tables.table import Table
 from analysis.tables.writers import frame_to_csv, prose
 from analysis.tables.writers import to_html as table_to_html
@@ -33,7 +33,7 @@ MOST_TRIALS = 12
 """Rows of the table of trials on the page."""
 KINDS: Mapping[str, str] = {"search": "search", "throughput": "throughput study", "holdup": "hold-up study"}
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "throughput": ("T2", "T3", "T5"),
+    "throughput": ("T2", "T3", "T5", "trials"),
     "holdup": ("T11", "T8"),
     "search": ("T8", "T2", "T5", "trials"),
 }

@@ -26,9 +26,6 @@ from study.text import count
 Kind = Literal["strong", "weak"]
 MILLION_STEPS_IN_HOURS = 1_000_000 / 3600
 ALONE = "no run of equal workload at another scale"
-MOST_CELLS = 500
-"""More rows than that are no table: the cells with the most runs are kept, the other runs counted."""
-BEYOND = f"beyond the {MOST_CELLS} cells with the most runs"
 NO_PHASES = "no phase times"
 PLACE = ["num_env_runners", "num_cpus", "num_nodes"]
 
@@ -308,12 +305,6 @@ def share_sample(at: Place) -> Estimate:
     return _at_most_one(at.over("sampling_time_s", "iteration_time_s"))
 
 
-@quantity("phases", "1", "load balance")
-def load_balance(at: Place) -> Estimate:
-    """Mean runner time / slowest runner time."""
-    return _at_most_one(at.over("mean_runner_time_s", "slowest_runner_time_s"))
-
-
 @quantity("phases", "1", "share that no runner shortens")
 def fixed_share(at: Place) -> Estimate:
     """Share of the iteration that more runners do not shorten: all but the sampling of the slowest runner."""
@@ -347,7 +338,6 @@ def phases(selection: Selection) -> Part:
         rows += [*rows_of("phases", at, place), *rows_of("bound", at, {**place, "basis": "extrapolated"})]
     excluded = Counter(selection.excluded)
     excluded[NO_PHASES] += int((~complete).sum())
-    excluded[BEYOND] += int(complete.sum()) - sum(len(at.runs) for at in places)
     return Part(
         rows=tuple(rows),
         excluded={reason: number for reason, number in excluded.items() if number},
@@ -357,20 +347,18 @@ def phases(selection: Selection) -> Part:
 
 
 def _all_places(measured: pd.DataFrame, names: dict[str, str]) -> list[Place]:
-    """Return the places of all workloads, by name and scale: of those at most scales, and of these with most runs."""
+    """Return the places of all workloads, by name and scale."""
     measured = measured.assign(fingerprint=measured["fingerprint"].astype(object))
-    scales = measured.groupby("fingerprint")["num_env_runners"].nunique()
-    found = list(measured.groupby(["fingerprint", *PLACE], dropna=False, sort=True))
-    chosen = sorted(found, key=lambda cell: (-scales[str(cell[0][0])], -len(cell[1])))[:MOST_CELLS]
+    found = measured.groupby(["fingerprint", *PLACE], dropna=False, sort=True)
 
     def order(cell: tuple[Any, pd.DataFrame]) -> tuple[Any, ...]:
         text, *place = cell[0]
         return names[str(text)], *(math.inf if pd.isna(each) else float(each) for each in place)
 
-    return [Place(runs=runs) for _, runs in sorted(chosen, key=order)]
+    return [Place(runs=runs) for _, runs in sorted(found, key=order)]
 
 
-def scaling(selection: Selection, kind: Kind, *, space: str | None = None) -> Part:
+def scaling(selection: Selection, kind: Kind) -> Part:
     """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
 
     In weak scaling the workload of an iteration grows with n: the learner makes n times the updates. Sampling could
@@ -379,7 +367,6 @@ def scaling(selection: Selection, kind: Kind, *, space: str | None = None) -> Pa
     Args:
         selection: The runs whose times may be used.
         kind: `strong`: equal fingerprints; `weak`: equal env steps per runner in place of the batch.
-        space: Space file for commands that would run missing cells; None: no commands.
 
     Returns:
         The workloads with most scales first; refusals where scales have no workload in common, where the extremes of a
@@ -404,7 +391,7 @@ def scaling(selection: Selection, kind: Kind, *, space: str | None = None) -> Pa
             rows += rows_of(kind, at, place, bases)
     return Part(
         rows=tuple(rows),
-        refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded, space=space),
+        refusals=guard.refusals(measured, kind=kind, excluded=selection.excluded),
         excluded=excluded,
         n=sum(len(at.times) for places in groups.values() for at in places),
         n_failed=len(selection.failed),

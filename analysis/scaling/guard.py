@@ -1,26 +1,22 @@
-"""The confound guard: which comparisons are refused, what can be said instead, and what command would settle it.
+"""The confound guard: which comparisons are refused, and what can be said instead.
 
 Efficiency compares times of equal work. Where the work changed with the runners, a ratio of throughputs is not the
 runners' doing alone. Where all four cells of scale and workload were measured, the ratio is split into what the runners
-and what the workload did; else nothing tells how much of it is theirs, and a command would run the missing cells.
+and what the workload did; else nothing tells how much of it is theirs, and the missing cells are named.
 """
 
-import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Literal
 
-import orjson
 import pandas as pd
 
 from analysis.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.quantity import Row, declare, row
 from analysis.scaling.blocks import block_means, contrast, exponential
-from analysis.scaling.selection import as_text, blocks, texts
-from study.space.parameters import ALGORITHMS, SCALE
-from study.space.sections import AXES
+from analysis.scaling.selection import blocks
 from study.statistics import Estimate
 from study.text import count
 
@@ -30,8 +26,6 @@ NOT_GROWN = (
     "No two scales ran with equal env steps per runner: in weak scaling the batch grows with the runners, and nothing "
     "else does."
 )
-_NAMES = {field: place.rpartition(".")[2] for field, place in SETTINGS.items()}
-"""Field of a fingerprint -> the parameter that a space gives for it."""
 SQUARE = {
     "ratio_total": ((-1.0, 0.0, 0.0, 1.0), "both", "Throughput of the second cell over that of the first."),
     "ratio_runners": ((-0.5, 0.5, -0.5, 0.5), "runners", "What the runners did, averaged over both workloads."),
@@ -65,14 +59,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An efficiency that is not computed, why, and what to do instead.
+    """An efficiency that is not computed, and why.
 
     Attributes:
         first: Cell of the smaller scale; None where there is nothing to compare.
         second: That of the larger one.
-        reason: In a sentence.
-        missing: Cells without which the effect of the scale cannot be told.
-        command: What would run them; empty where nothing has to run, or no command of this project can.
+        reason: In a sentence, with the cells without which the effect of the scale cannot be told.
         parts: Quantity of `SQUARE` -> part of the ratio; empty where a cell is missing.
         changed: What changed besides the runners, such as `batch: 2,000 -> 4,000`.
         sentence: The parts in a sentence; empty without them.
@@ -81,8 +73,6 @@ class Refusal:
     reason: str
     first: Cell | None = None
     second: Cell | None = None
-    missing: tuple[Cell, ...] = ()
-    command: str = ""
     parts: Mapping[str, Estimate] = field(default_factory=dict)
     changed: str = ""
     sentence: str = ""
@@ -99,64 +89,11 @@ class Refusal:
             yield from (row(name, estimate, place, base=self.first.name) for name, estimate in self.parts.items())
 
 
-def rerun(cells: Sequence[Cell], runs: pd.DataFrame, space: str | None) -> str:
-    """Return the command that runs cells as a study `<name>_missing`; empty where no command can.
-
-    A throughput study has a grid for each workload, a search one grid with every value of every parameter in which the
-    cells differ. The cells that exist run anew: then all of them have common seeds and may be paired.
-
-    Args:
-        cells: To be run.
-        runs: Of the study: they name it, and its stages. A command repeats neither stages of a hold-up study nor runs
-            without a space.
-        space: Space file that the study came from; None where there is none.
-    """
-    stages = {*texts(runs, "stage")} - {""}
-    if space is None or stages - {"throughput"}:
-        return ""
-    scales = sorted({cell.num_env_runners for cell in cells})
-    contents = [fields(workload) for workload in dict.fromkeys(cell.fingerprint for cell in cells)]
-    if stages:
-        grids = {f"missing_{at}": _axes(content, scales) for at, content in enumerate(contents, 1)}
-        changes = [f"throughput.grids={_json(grids)}"]
-    else:
-        changes = [f"parameters={_json(_grid(contents, scales))}"]
-        changes += ["search.sampler=grid", "search.num_trials=null", "search.baselines=[]"]
-    words = ["python", "run_study.py", "--space", space, "--name", f"{as_text(runs, 'study') or 'study'}_missing"]
-    return shlex.join([*words, *(word for each in changes for word in ("--set", each))])
-
-
-def _axes(content: Mapping[str, Any], scales: Sequence[int]) -> dict[str, Any]:
-    """Return the grid of one workload in a throughput study."""
-    given = {_NAMES[field]: content[field] for field in SETTINGS if content.get(field) is not None}
-    return {SCALE: scales} | {name: value for name, value in given.items() if name in AXES}
-
-
-def _grid(contents: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> dict[str, Any]:
-    """Return what makes a search one of these workloads alone: all parameters, as what else it tunes would vary too."""
-    traits = ALGORITHMS.get(str(contents[0].get("algorithm"))) if contents else None
-    parameters: dict[str, Any] = {SCALE: scales}
-    for each, name in _NAMES.items():
-        values = list(dict.fromkeys(content[each] for content in contents if content.get(each) is not None))
-        if values and (traits is None or name in traits.parameters):
-            parameters[name] = values[0] if len(values) == 1 else values
-    return parameters
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    """Return a mapping as YAML understands it, on one line."""
-    return orjson.dumps(value).decode()
-
-
-# --- what is refused ----------------------------------------------------------------------------------------------
-
-
 def refusals(
     measured: pd.DataFrame,
     *,
     kind: Literal["strong", "weak"],
     excluded: Mapping[str, int],
-    space: str | None,
 ) -> tuple[Refusal, ...]:
     """Return the comparisons between scales that are refused.
 
@@ -169,12 +106,11 @@ def refusals(
         measured: Selected runs, with the column `key` of equal workload.
         kind: `strong` or `weak`.
         excluded: Reason -> runs that were not selected.
-        space: Space file for commands; None: there are none.
     """
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
     if len(scales) < 2:
-        return (_nothing_to_compare(present, excluded, measured, space),)
+        return (_nothing_to_compare(present, excluded),)
     pairs = measured[["num_env_runners", "key"]].dropna()
     keys = {scale: set(pairs.loc[pairs["num_env_runners"] == scale, "key"]) for scale in scales}
     if kind == "weak":
@@ -183,24 +119,21 @@ def refusals(
         return () if shared else (Refusal(reason=NOT_GROWN),)
     apart = [scale for scale in scales[1:] if not keys[scales[0]] & keys[scale]]
     chosen = [*(_most_alike(present, scales[0], scale) for scale in apart), *squares(present)]
-    return tuple(_refusal(measured, present, *pair, space) for pair in chosen)
+    return tuple(_refusal(measured, present, *pair) for pair in chosen)
 
 
-def _nothing_to_compare(
-    present: tuple[Cell, ...], excluded: Mapping[str, int], measured: pd.DataFrame, space: str | None
-) -> Refusal:
+def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int]) -> Refusal:
     if not present:
         others = ", ".join(f"{number:,} {reason}" for reason, number in excluded.items()) or "there is none at all"
         return Refusal(
             reason=f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
         )
     cell = max(present, key=lambda each: each.n)
-    other = replace(cell, num_env_runners=2 * cell.num_env_runners, n=0)
     reason = (
         f"There is one scale only ({cell.name}; {count(sum(each.n for each in present), 'measured run')}): efficiency "
         "needs two at equal workload. What can be shown is the time of an iteration and its phases."
     )
-    return Refusal(first=cell, reason=reason, missing=(other,), command=rerun((cell, other), measured, space))
+    return Refusal(first=cell, reason=reason)
 
 
 def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, Cell]:
@@ -217,9 +150,7 @@ def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, 
     return min(product(ones, others), key=distance)
 
 
-def _refusal(
-    measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, second: Cell, space: str | None
-) -> Refusal:
+def _refusal(measured: pd.DataFrame, present: tuple[Cell, ...], first: Cell, second: Cell) -> Refusal:
     """Return why two cells are not compared."""
     difference = differing(first.fingerprint, second.fingerprint)
     told = [f"{in_words(name)} ({text_of(one)} against {text_of(two)})" for name, (one, two) in difference.items()]
@@ -245,8 +176,7 @@ def _refusal(
 
         lacking = " and ".join(f"{cell.runners} at {workload(cell)}" for cell in missing)
         reason = f"{start} The effect of the runners cannot be told from the workload's without {lacking}."
-        command = rerun((first, second), measured, space)
-        return Refusal(first=first, second=second, reason=reason, missing=missing, command=command)
+        return Refusal(first=first, second=second, reason=reason)
     reason = f"{start} Their ratio is not the effect of the runners alone, so it is no efficiency."
     before, after = (" and ".join(text_of(pair[side]) for pair in difference.values()) for side in (0, 1))
     changed = f"{' and '.join(map(in_words, difference))}: {before} -> {after}"

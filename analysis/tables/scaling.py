@@ -1,5 +1,6 @@
 """Tables of times: strong and weak scaling, phases. They select estimates."""
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,10 +8,10 @@ import pandas as pd
 
 from analysis.quantity import Part
 from analysis.scaling.clock import PHASES, SHARES
-from analysis.scaling.guard import Refusal, cells_of, rerun
+from analysis.scaling.guard import Refusal
 from analysis.scaling.selection import at_their_scale, texts
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
-from analysis.tables.table import Table, TableColumn, table_of, with_command, without_rows
+from analysis.tables.table import Table, TableColumn, table_of, without_rows
 from study.statistics import without_interval
 from study.text import count, listed
 
@@ -38,8 +39,6 @@ MOST_REFUSALS = 12
 """Refusals that a table tells; of the rest, how many there are."""
 OVERSTEPPING = 0.01
 """Relative difference of the env steps per iteration from which a note tells it."""
-STRAGGLING = 0.5
-"""Load balance below which a note names a straggler: the slowest runner takes twice as long as the mean one."""
 MOST_UNEXPLAINED = 0.02
 """Share of an iteration that the phases may miss before they explain it no more."""
 RATE = "env_steps_per_s"
@@ -122,7 +121,7 @@ def _scaling(
 
 
 def _refused(part: Part) -> list[str]:
-    notes = [f"Refused: {with_command(*_help(each))}" for each in part.refusals[: MOST_REFUSALS + (not part.rows)]]
+    notes = [f"Refused: {_reason(each)}" for each in part.refusals[: MOST_REFUSALS + (not part.rows)]]
     more = len(part.refusals) - len(notes)
     return [*notes, f"… and {more} more refusals."] if more > 0 else notes
 
@@ -130,16 +129,15 @@ def _refused(part: Part) -> list[str]:
 def _no_efficiency(part: Part, key: str, title: str, notes: list[str]) -> Table:
     why, command = "No efficiency: no two scales ran equal work with a measured clock.", MEASURE
     if part.refusals:
-        why, command = _help(part.refusals[0])
-        why = f"{'No efficiency.' if part.refusals[0].second is None else 'Efficiency is refused.'} {why}"
+        first = part.refusals[0]
+        why = f"{'No efficiency.' if first.second is None else 'Efficiency is refused.'} {_reason(first)}"
+        command = MEASURE if first.second is None else ""
     return nothing(part, key, title, why, command, notes[1:])
 
 
-def _help(refusal: Refusal) -> tuple[str, str]:
-    """Return why a comparison is refused, with the parts of the ratio if they are known, and what to run."""
-    if refusal.parts:
-        return f"{refusal.reason} Taken apart: {refusal.sentence}", ""
-    return refusal.reason, refusal.command or ("" if refusal.second is not None else MEASURE)
+def _reason(refusal: Refusal) -> str:
+    """Return why a comparison is refused, with the parts of the ratio if they are known."""
+    return f"{refusal.reason} Taken apart: {refusal.sentence}" if refusal.parts else refusal.reason
 
 
 def provisional(study: "Study") -> Table | None:
@@ -157,14 +155,11 @@ def provisional(study: "Study") -> Table | None:
     rows = []
     for cell, part in named.astype({"fingerprint": object}).groupby(by, dropna=False):
         rate = float(part["timed_env_steps"].sum()) / float(part["timed_s"].sum())
-        n = num_seeds(part)
-        seen = without_interval(rate, n=n, level=0.95, method="not measured")
-        rows.append(dict(zip(by, cell, strict=True)) | {"n": n, "seen": seen})
-    cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0
-    fitting = [each for each in cells_of(here) if each.num_env_runners + 1 <= cores]
-    several = len({each.num_env_runners for each in fitting}) > 1
-    command = (rerun(fitting, here, data.space_file) if several else "") or "python run_study.py --space waiting.yaml"
+        seen = without_interval(rate, n=num_seeds(part), level=0.95, method="not measured")
+        rows.append(dict(zip(by, cell, strict=True)) | {"n": seen.n, "seen": seen})
     labels = ", ".join(f"{number:,} {label}" for label, number in named["timing"].value_counts().items())
+    cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0
+    command = _on_this_machine(study, sorted({int(n) for n in here["num_env_runners"] if n < cores}))
     return table_of(
         "T2",
         "Strong scaling, provisional: no clock was measured",
@@ -180,26 +175,29 @@ def provisional(study: "Study") -> Table | None:
     )
 
 
+def _on_this_machine(study: "Study", fitting: list[int]) -> str:
+    """Return what measures scaling where the study ran: itself at the scales that leave a core to the main process."""
+    if len(fitting) < 2 or study.kind != "search" or (space := study.data.space_file) is None:
+        return "python run_study.py --space waiting.yaml"
+    words = ["--space", space, "--name", f"{study.name}_measured", "--set", f"parameters.num_env_runners={fitting}"]
+    return shlex.join(["python", "run_study.py", *words, "--set", "execution=real"])
+
+
 def num_seeds(runs: pd.DataFrame) -> int:
     """Return how many runs count: those with one seed are one, as they say the same; one without a seed is its own."""
     return int(runs["seed"].nunique() + runs["seed"].isna().sum())
 
 
 def phases(study: "Study") -> Table:
-    """T5: seconds per iteration by phase; as notes, stragglers and whether more runners can help."""
+    """T5: seconds per iteration by phase; as a note, whether more runners can help."""
     part, key, title = study.phases, "T5", "Phases of a training iteration"
     if not part.rows:
         return nothing(part, key, title, "No phases: no run is finished with a measured clock.", MEASURE)
     seconds = " ".join(f"seconds_{name}" for name in PHASES)
     shares = {SHARES[name]: label for name, (_, label, _) in PHASES.items()}
-    more = "load_balance fixed_share most_speed_up"
+    more = "fixed_share most_speed_up"
     wide = pivot(study.frame, f"{seconds} iteration_time_s {' '.join(shares)} {more}", key=KEY)
-    balance = wide["load_balance_high"].fillna(wide["load_balance"])
-    notes = [
-        f"Straggler at {row['num_env_runners']} runners ({row['workload']}): the mean runner takes "
-        f"{told(row, 'load_balance')} of the time of the slowest one."
-        for _, row in wide[(balance < STRAGGLING).fillna(False)].iterrows()
-    ]
+    notes = list[str]()
     widest = wide[wide["workload"] == wide["workload"].value_counts(sort=False).idxmax()]
     last = widest.sort_values("num_env_runners", kind="stable").iloc[-1]
     if pd.notna(last["most_speed_up"]):

@@ -123,7 +123,7 @@ def show(console: Console, status: Status) -> None:
     say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
     if (mirror := status.mirror) is not None:
         behind = "up to date" if not mirror.behind else f"{count(mirror.behind, 'record')} behind"
-        say(console, f"MLflow: {behind if mirror.begun or not mirror.behind else 'has got nothing yet'}")
+        say(console, f"MLflow: {behind}")
     for each in status.advice:
         console.print(_hanging(Text("!", style="yellow"), each.text))
         if each.command:
@@ -140,9 +140,7 @@ def _running(status: Status, width: int) -> Table:
             number(row.setting.get("lr"), ".2g"),
             str(row.seed),
             duration(max(status.moment - row.started, 0.0)),
-            "starting"
-            if row.startup_time_s is None
-            else f"{row.progress:.0%}{', evaluating' if row.trial in status.evaluating else ''}",
+            "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
             number(row.env_steps_per_s(), ",.0f"),
             (("" if row.provisional else row.timing) or "not settled")
             + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),

@@ -5,20 +5,17 @@ import csv
 import io
 import json
 import os
-import shlex
 import tarfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import SimpleNamespace
 
-import pandas as pd
 import pytest
 
 from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
-from analysis.scaling.guard import rerun
 from analysis.status import read_status
 from study.cli.report import STUDIES, folder_of_experiment, report
 from study.cli.status import show
@@ -298,13 +295,6 @@ def test_mlflow_s_client_takes_no_credentials_to_another_host(named, monkeypatch
 
 
 # --- what is printed and written (attacks 6 and 8 to 11) --------------------------------------------------------------
-
-
-def test_a_suggested_command_is_one_command_whatever_a_study_is_called():
-    space = "my space'; touch PWN.yaml"
-    words = shlex.split(rerun([], pd.DataFrame({"study": ["x; touch PWN"], "stage": [None]}), space))
-    assert words[:6] == ["python", "run_study.py", "--space", space, "--name", "x; touch PWN_missing"]
-    assert all(word == "--set" or "=" in word for word in words[6:])
 
 
 def test_no_escape_code_of_a_record_reaches_the_terminal(study):

@@ -10,15 +10,14 @@ import pytest
 
 import analysis
 from analysis.estimates import QUANTITIES
-from analysis.estimates.certificate import certificate_rows
 from analysis.estimates.settings import runs_per_setting
 from analysis.opened import Study
 from analysis.quantity import DTYPES
 from analysis.scaling.clock import price_of_an_hour
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
-from study.statistics import Estimate
-from tests import planted as tables_data
+from study.statistics import Estimate, iqm
+from tests import planted
 from tests.examples import example
 from tests.planted import Truth, planted_runs
 
@@ -65,7 +64,7 @@ def test_the_frame_has_its_columns_and_each_estimate_once(studies, name):
 
 def test_planted_times_come_back():
     truth = Truth(noise=1e-4, phase_noise=1e-4, block_noise=1e-4)
-    study = Study(tables_data.study(planted_runs(truth, np.random.default_rng(1))))
+    study = Study(planted.study(planted_runs(truth, np.random.default_rng(1))))
     rates = study.estimates("env_steps_per_s", basis="measured").set_index("num_env_runners")["value"]
     efficiency = study.estimates("efficiency_per_runner").set_index("num_env_runners")["value"]
     hours = study.estimates("hours_per_million_steps", basis="measured").set_index("num_env_runners")["value"]
@@ -90,39 +89,24 @@ def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, cert
         assert pd.isna(row["low"]) == (arm["n"] == 1)
 
 
-def test_the_checks_of_the_verdict_are_estimates(studies, certificate):
-    study, checks = studies["example_study"], certificate["verdict"]["checks"]
-    for scale in (23, 46, 64):
-        place = {"num_env_runners": scale, "arm": "the chosen setting"}
-        kept, row = checks[f"score_kept@{scale}"]["value"], one(study, "score_difference", **place)
-        assert (row["value"], row["low"], row["n"]) == pytest.approx((kept["value"], kept["low"], kept["n"]))
-        assert math.isinf(row["high"])
-    assert one(study, "steps_saved")["value"] == pytest.approx(checks["steps_saved@46"]["value"]["value"])
-    for execution, basis in (("real", "measured"), ("real", "tainted"), ("emulated", "emulated")):
-        ran = {"execution": execution, "timing": {basis: 10}}
-        arms = {place: arm | ran for place, arm in certificate["arms"].items()}
-        rows = certificate_rows(study.data, certificate | {"arms": arms})
-        assert {row["basis"] for row in rows} == {basis}
-
-
 def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhere():
     rows = [
-        tables_data.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
+        planted.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
         for trial, status in enumerate(("finished", "finished", "finished", "failed"))
     ]
-    score = one(Study(tables_data.study(rows)), "score")
+    score = one(Study(planted.study(rows)), "score")
     assert (score["value"], score["n"]) == (0.75, 4)
     # Where nothing is scored: 0 is the best return of some environments.
-    rows = [tables_data.run(0, lr=1e-3, final_return=-150.0), tables_data.run(1, lr=2e-3, status="failed")]
-    study = Study(tables_data.study(rows))
+    rows = [planted.run(0, lr=1e-3, final_return=-150.0), planted.run(1, lr=2e-3, status="failed")]
+    study = Study(planted.study(rows))
     assert study.estimates("score").empty
     assert study.estimates("final_return")["value"].tolist() == [-150.0]
 
 
 @pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
 def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
-    rows = [tables_data.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
-    study = Study(tables_data.study(rows, kind="search"))
+    rows = [planted.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
+    study = Study(planted.study(rows, kind="search"))
     assert sorted(study.estimates("final_return")["value"]) == [0.0, 1.0, 2.0]
     assert runs_per_setting(study.trials) == [1, 1, 1]
     assert "return 2" in study.answer().sentence
@@ -179,3 +163,56 @@ def test_studies_stand_in_one_frame(studies):
         own.name: len(own.estimates()),
         other.name: len(other.estimates()),
     }
+
+
+# --- for other tools --------------------------------------------------------------------------------------------------
+
+
+def test_rliable_reads_the_scores_of_a_study(tmp_path):
+    metrics = pytest.importorskip("rliable.metrics")  # its bootstrap needs arch, which is not made for today's pandas
+    study, name = example("example_study"), "the chosen setting, 46 runners"
+    scores = {
+        name: np.array(values)
+        for name, values in json.loads(study.export(tmp_path / "a", "rliable").read_text()).items()
+    }
+    (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
+    assert len(scores) == len(study.settings)
+    assert scores[name][:, 0].tolist() == chosen.runs.sort_values("seed")["score"].tolist()
+    (mean,) = study.estimates("score", arm="the chosen setting", num_env_runners=46)["value"]
+    assert metrics.aggregate_iqm(scores[name]) == pytest.approx(iqm(scores[name][:, 0]))
+    assert metrics.aggregate_mean(scores[name]) == pytest.approx(mean)
+
+
+def test_marl_eval_has_every_evaluation_of_every_seed(tmp_path):
+    study = example("example_study")
+    content = json.loads(study.export(tmp_path / "runs.json", "marl-eval").read_text())
+    (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
+    seeds = content["gymnasium"]["Acrobot-v1"]["the chosen setting, 46 runners"]
+    assert sorted(seeds) == sorted(f"seed_{seed}" for seed in chosen.runs["seed"])
+    for _, run in chosen.runs.iterrows():
+        found = dict(seeds[f"seed_{run['seed']}"])
+        assert found.pop("absolute_metrics") == {"return": [run["final_return"]], "score": [run["score"]]}
+        seen = study.evaluations[study.evaluations["trial"] == run["trial"]]
+        expected = [(int(step), [value]) for step, value in zip(seen["env_steps"], seen["eval_return"], strict=True)]
+        assert [(each["step_count"], each["return"]) for each in found.values()] == expected
+        assert list(found) == [f"step_{place}" for place in range(len(seen))]
+
+
+def test_a_failed_run_is_exported_and_what_cannot_be_is_refused(tmp_path):
+    def invented(**changes):
+        rows = [
+            planted.run(0, seed=2, status="failed", **changes),
+            planted.run(1, seed=1, final_return=90.0, **changes),
+        ]
+        return Study(planted.study(rows))
+
+    exported = json.loads(invented(score=0.9).export(tmp_path / "a.json", "rliable").read_text())
+    assert exported == {"the only setting, 1 runner": [[0.9], [0.0]]}
+    with pytest.raises(AnalysisError, match=r"every run must have a number, .* Fix: Give `environment.floor`"):
+        invented().export(tmp_path / "b.json", "rliable")
+    with pytest.raises(AnalysisError, match="must be writable"):
+        invented(score=0.9).export(tmp_path / "missing" / "a", "rliable")
+    with pytest.raises(AnalysisError, match="format: must be rliable or marl-eval, got 'csv'"):
+        invented(score=0.9).export(tmp_path / "a", "csv")
+    with pytest.raises(AnalysisError, match="a run must have ended with its whole budget"):
+        example("example_throughput").export(tmp_path / "a", "rliable")

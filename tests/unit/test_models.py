@@ -189,8 +189,7 @@ def test_an_interval_is_the_jackknife_of_blocks():
 def test_a_phase_that_took_no_time_is_refused(name):
     seen = planted(np.random.default_rng(0))
     without = seen.assign(**{name: seen[name].where(seen.index != 3, 0.0)})
-    law = rf"{name}: must be > 0 in every run, .* got 0 \(not > 0 in 1 of {len(seen)} runs\)\. Fix"
-    with pytest.raises(AnalysisError, match=law):
+    with pytest.raises(AnalysisError, match=f"{name}: must be > 0 in every run, .* got 0. Fix"):
         fit_iteration_time(without)
     idle = fit_iteration_time(seen.assign(rest_time_s=0.0))  # what lies between the phases may take none
     assert (idle.coefficients[:, [INDEX["r0"], INDEX["r1"]]] == 0).all()

@@ -9,22 +9,15 @@ import re
 import shlex
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 import typer.main
 
-from analysis.scaling.clock import scaling
-from analysis.scaling.selection import select
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
-from study.space.parameters import SCALE
 from study.space.space_file import SHIPPED
-from study.space.throughput import cells_of
 from tests.examples import example
-from tests.planted import Truth, planted_runs
 from tests.spaces import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,67 +131,3 @@ def test_the_commands_of_a_report_are_taken(name):
     text = " \n".join(sentence for table in example(name).tables.values() for sentence in (table.said, *table.notes))
     for line in commands_in(text):
         check(line)
-
-
-def test_a_hold_up_study_names_the_command_that_times_its_setting_at_both_scales():
-    commands = [
-        fact.command for fact in example("example_study").answer().unknown if "--space throughput.yaml" in fact.command
-    ]
-    space = check(*commands)
-    cells = {cell.num_env_runners: cell.setting for cell in cells_of(space)}
-    assert sorted(cells) == [10, 46]
-    chosen = example("example_study").certificate["winner"]["resolved"]["46"]
-    names = ("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner")
-    assert {name: cells[46][name] for name in names} == {name: chosen[name] for name in names}
-
-
-def refused(first, second):
-    """Return the refusal to compare two cells of the recorded example, and the space that its command runs."""
-    data = example("example_throughput").data
-    runs = data.runs
-    kept = [
-        ((runs[list(cell)] == pd.Series(cell)).all(axis=1) & (runs["num_epochs"] == cell.get("num_epochs", 4)))
-        for cell in (first, second)
-    ]
-    (refusal,) = scaling(select(runs[kept[0] | kept[1]]), "strong", space=data.space_file).refusals
-    return refusal, check(refusal.command)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({SCALE: 2, "train_batch_size": 384}, {SCALE: 8, "train_batch_size": 768}),
-        (
-            {SCALE: 4, "train_batch_size": 192, "num_epochs": 4},
-            {SCALE: 8, "train_batch_size": 384, "num_epochs": 48, "minibatch_size": 48},
-        ),
-    ],
-)
-def test_the_guard_s_command_runs_the_missing_cells_of_the_recorded_throughput_study(first, second):
-    refusal, space = refused(first, second)
-    assert refusal.missing
-    cells = {
-        (cell.num_env_runners, cell.setting["train_batch_size"], cell.setting["num_epochs"]) for cell in cells_of(space)
-    }
-    for one in (first, second):
-        for scale in (first[SCALE], second[SCALE]):
-            assert (scale, one["train_batch_size"], one.get("num_epochs", 4)) in cells
-    assert space.environment.step_wait_ms == 30, "as the example was run, which is not what its space file says"
-
-
-def test_the_guard_s_command_is_quoted_and_fixes_what_a_search_tunes():
-    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0)).assign(study="x; touch PWN")
-    (refusal,) = scaling(select(runs), "strong", space="quickstart.yaml").refusals
-    assert shlex.split(refusal.command)[5] == "x; touch PWN_missing"
-    space = check(refusal.command)
-    assert sorted(space.scales) == [16, 32]
-    assert space.domain("train_batch_size").choices == [2000, 8000]
-    assert set(space.fixed) >= {"lr", "minibatch_size", "num_epochs"}
-
-
-def test_runs_that_no_command_repeats_get_none():
-    runs = planted_runs(Truth(cells=((16, 2000), (32, 8000))), np.random.default_rng(0))
-    for stage, space in (("measure", "scaling.yaml"), (None, None)):
-        (refusal,) = scaling(select(runs.assign(stage=stage)), "strong", space=space).refusals
-        assert refusal.missing
-        assert refusal.command == ""

@@ -70,7 +70,6 @@ def test_while_it_runs_the_page_shows_what_runs_and_for_how_long(at_work):
     assert [row["trial"] for row in status.to_json()["running"]] == [2]
     assert (status.num_ended, status.num_trials) == (2, 3)
     assert status.counts == {"finished": 1, "failed": 1, "interrupted": 0, "running": 1}
-    assert status.timings == {"measured": 0, "oversubscribed": 3, "emulated": 0, "tainted": 0}
     texts = [advice.text for advice in status.advice]
     assert "1 trial failed; the latest, trial 1: because of failed" in texts
     assert any(text.startswith("3 of 3 clocks are oversubscribed and in no efficiency table") for text in texts)
@@ -125,7 +124,6 @@ def test_silence_far_beyond_the_pace_is_told(at_work):
     synthetic.append(at_work, synthetic.opened(), synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
     rewrite(at_work, [1_000.0, 1_001.0, 1_041.0, 1_042.0])
     well, quiet = (read_status(at_work.path, moment=1_042.0 + silence) for silence in (299, 301))
-    assert well.longest_pause_s == 40.0
     assert not any("may hang" in each.text for each in well.advice)
     assert any("Nothing was recorded for 301 s." in each.text for each in quiet.advice)
 
@@ -136,7 +134,7 @@ def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     mirror = MlflowMirror(folder, folder.identity().tracking_uri)
     mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
     status = read_status(folder.path)
-    assert (status.mirror.behind, status.mirror.begun) == (len(ends) - 3, True)
+    assert status.mirror.behind == len(ends) - 3
     assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
     mirror.note(offset=ends[-1], seq=len(ends))
     assert read_status(folder.path).mirror.behind == 0
@@ -159,7 +157,6 @@ def test_stage_and_plan_of_a_holdup_study(tmp_path):
     whole = holdup.write_study(tmp_path / "whole", spec, records)
     status = read_status(whole.path)
     assert (status.guessed, status.num_ended) == (False, status.num_trials)
-    assert sum(ended for ended, _ in status.per_stage.values()) == status.num_ended
     race = next(
         place for place, each in enumerate(records) if isinstance(each, StageDecided) and each.next_stage == "race"
     )

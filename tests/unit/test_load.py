@@ -1,9 +1,10 @@
-"""The frames of a folder against a second implementation over raw lines, and every kind of bad folder."""
+"""The frames of a folder against a second implementation over raw lines, fingerprints by value, and bad folders."""
 
 import json
 import lzma
 import math
 from pathlib import Path
+from typing import get_args
 
 import orjson
 import pandas as pd
@@ -11,13 +12,17 @@ import pytest
 
 import analysis
 from analysis import load
-from study.errors import AnalysisError
+from analysis.fingerprint import common, fingerprint
+from analysis.load.columns import ITERATION_COLUMNS
+from analysis.load.folder import frame_of
+from study.errors import AnalysisError, RecordError
 from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
 from study.records.derived import table_row
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.records import Evaluation, Iteration, read_lines
 from study.space.parameters import PARAMETERS
+from study.space.settings import Variant, spec_of
 from tests import holdup, synthetic
 from tests.values import replace
 
@@ -36,7 +41,6 @@ def study(tmp_path):
         synthetic.started(2),
         synthetic.built(2),
         synthetic.iteration(2, 1, iteration_time_s=9.0),
-        synthetic.iteration(2, 2, iteration_time_s=9.0),
         synthetic.evaluation(2, 2),
         synthetic.ended(2, "interrupted"),
         synthetic.started(4, runners=4, execution="emulated"),
@@ -75,71 +79,51 @@ def raw_means(records) -> dict[int, dict]:
         for name in [name for name, how in OF_ITERATIONS.items() if how == "mean"]:
             values = [metrics[name] for metrics in timed if metrics.get(name) is not None]
             row[name] = math.fsum(values) / len(values) if values else None
-        episodes = math.fsum(metrics.get("num_episodes") or 0 for metrics in timed)
-        length = math.fsum(metrics.get("episode_len_sum") or 0 for metrics in timed)
-        row["episode_len"] = length / episodes if episodes and length else None
-        peaks = [line["metrics"].get("peak_rss_mb") for line in lines]
-        row["peak_rss_mb"] = max((peak for peak in peaks if peak is not None), default=None)
         result[trial] = row
     return result
 
 
-def assert_equal(got, expected, name, *, exact=True):
+def assert_equal(got, expected, name):
     if expected is None:
         assert pd.isna(got), name
-    elif isinstance(expected, float) and not exact:
-        assert got == pytest.approx(expected, rel=1e-12), name
     else:
-        assert got == expected, name
+        assert got == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected), name
 
 
 @pytest.mark.parametrize("which", ["study", "staged", "example"])
 def test_the_frame_is_what_the_ledger_says(which, request):
     folder = StudyFolder(EXAMPLE) if which == "example" else request.getfixturevalue(which)
-    runs = load.from_folder(folder.path).runs
-    ledger = ledger_of(folder.records)
-    means = raw_means(folder.records)
+    runs, ledger, means = load.from_folder(folder.path).runs, ledger_of(folder.records), raw_means(folder.records)
     assert runs["trial"].tolist() == sorted(ledger.rows)
     told = (*PARAMETERS, "attempt", "status", "seed", "execution", "timing", "num_cpus", "baseline", "stage", "digest")
     for line in runs.to_dict("records"):
         row = ledger.rows[line["trial"]]
-        table = table_row(row)
-        for name in (*told, "variant", "stands_for_runners"):
-            assert_equal(line[name], table.get(name), name)
-        assert_equal(line["reason"], row.reason or None, "reason")
-        for name in row.summary.keys() - {"env_steps_per_s"}:
-            assert_equal(line[name], table[name], name)
-        rate = row.env_steps_per_s()
-        assert_equal(line["env_steps_per_s"], row.summary.get("env_steps_per_s") if rate is None else rate, "rate")
-        assert_equal(line["startup_time_s"], row.summary.get("startup_time_s", row.startup_time_s), "startup_time_s")
-        for name, value in means[line["trial"]].items():
-            assert_equal(line[name], value, name, exact=False)
+        expected = {name: table_row(row).get(name) for name in (*told, "variant", "stands_for_runners")}
+        expected |= {"reason": row.reason or None, **means[row.trial]}
+        expected |= {name: value for name, value in row.summary.items() if name != "env_steps_per_s"}
+        for name, value in expected.items():
+            assert_equal(line[name], value, name)
 
 
 def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
     times, steps = [100.0, 1.0, 3.0, 2.0], [400, 400, 200, 300]
     records = [
         synthetic.iteration(0, at, iteration_time_s=time, train_batch_size_actual=float(step), sampling_time_s=time / 2)
         for at, (time, step) in enumerate(zip(times, steps, strict=True), start=1)
     ]
-    synthetic.append(folder, synthetic.opened(), synthetic.started(0), synthetic.built(0), *records)
-    run = load.from_folder(folder.path).runs.iloc[0]
+    run = study_of(tmp_path, synthetic.started(0), synthetic.built(0), *records).iloc[0]
     assert (run["timed_env_steps"], run["timed_s"], run["timed_iterations"]) == (900, 6.0, 3)
     assert run["env_steps_per_s"] == 150.0  # and neither the mean of rates nor with the 100 s
-    assert run["iteration_time_s"] == 2.0
-    assert run["sampling_time_s"] == 1.0
+    assert (run["iteration_time_s"], run["sampling_time_s"]) == (2.0, 1.0)
     assert run["learning_time_s"] is pd.NA
 
 
 def test_a_running_trial_shows_how_far_it_is(study):
     run = load.from_folder(study.path).runs.set_index("trial").loc[3]
     assert run["status"] == "running"
-    assert run["timing"] is pd.NA
     assert run["timing_reason"] == "not settled yet: 3 processes on 2 cores"
     assert (run["wall_time_s"], run["env_steps"], run["startup_time_s"]) == (0.5, 400, 3.5)
-    assert run["final_return"] is pd.NA
-    assert run["ended"] is pd.NA
+    assert run["timing"] is run["final_return"] is run["ended"] is pd.NA
 
 
 def test_iterations_and_evaluations_are_those_of_the_latest_attempts(study):
@@ -157,25 +141,20 @@ def test_iterations_and_evaluations_are_those_of_the_latest_attempts(study):
     seen = [each for each in own if isinstance(each, Evaluation)]
     assert evaluations["eval_return"].tolist() == [sum(each.returns) / len(each.returns) for each in seen]
     assert evaluations["num_episodes"].tolist() == [len(each.returns) for each in seen]
-    assert iterations["entropy"].isna().all()
 
 
-def test_the_sheet_tells_every_session_and_the_problems_what_is_unfinished_or_failed(study):
+def test_the_sheet_and_the_problems_say_what_is_known_unfinished_or_failed(study):
     data = load.from_folder(study.path)
-    assert data.kind == "search"
-    assert data.sheet["environment"]["id"] == "CartPole-v1"
+    assert (data.kind, data.sheet["environment"]["id"], data.sheet["num_sessions"]) == ("search", "CartPole-v1", 2)
     assert data.sheet["versions"] == {"ray": "2.60.0"}
-    assert data.sheet["counts"] == {"finished": 2, "failed": 2, "interrupted": 0, "running": 1}
-    assert [session["session"] for session in data.sheet["sessions"]] == [1, 2]
     json.dumps(data.sheet)
-    problems = " ".join(data.problems)
-    assert "still running" in problems
+    assert "still running" in " ".join(data.problems)
     limits = " ".join(analysis.open(study.path).answer().limits)
     for said in ("2 failed runs", "because of failed", "no run has a measured clock"):
         assert said in limits
 
 
-def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
+def test_nothing_to_show_is_an_error_with_a_way_out_or_an_answer_that_says_so(tmp_path):
     with pytest.raises(AnalysisError, match=r"must be the folder of a study, got none.*Fix"):
         load.from_folder(tmp_path)
     folder = synthetic.make_folder(tmp_path / "empty", "sqlite:////nowhere.db")
@@ -184,15 +163,11 @@ def test_nothing_to_show_is_an_error_with_a_way_out(tmp_path):
     folder.records.write_bytes(b"")
     with pytest.raises(AnalysisError, match="a study needs a session, got none yet"):
         load.from_folder(folder.path)
-
-
-def test_a_study_without_a_trial_says_so_in_its_answer(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "empty", "sqlite:////nowhere.db")
     synthetic.append(folder, synthetic.opened())
     study = analysis.open(folder.path)
-    assert study.trials.empty and study.estimates().empty and study.curves.empty
+    assert study.trials.empty and study.estimates().empty and study.curves.empty and study.evaluations.empty
     assert study.answer().sentence == "No answer yet: 0 of 3 trials have ended."
-    assert all(table.empty or table.key == "T1" for table in study.tables.values())
+    assert all(table.empty for table in study.tables.values())
     assert not any(figure.drawn for figure in study.figures.values())
 
 
@@ -200,8 +175,7 @@ def test_a_torn_last_line_is_left_out_and_left_alone(study):
     whole = load.from_folder(study.path)
     with study.records.open("ab") as file:
         file.write(b'{"schema":1,"seq":31,"ti')
-    torn = load.from_folder(study.path)
-    pd.testing.assert_frame_equal(torn.runs, whole.runs)
+    pd.testing.assert_frame_equal(load.from_folder(study.path).runs, whole.runs)
     assert study.records.read_bytes().endswith(b'"ti')  # reading repairs nothing
 
 
@@ -210,6 +184,88 @@ def test_a_space_of_another_version_is_shown_as_written(study):
     content["spec"]["budget"] = {"env_steps": "many"}
     study.identity_file.write_text(json.dumps(content))
     data = load.from_folder(study.path)
-    assert data.spec is None
-    assert data.sheet["environment"]["id"] == "CartPole-v1"
+    assert data.spec is None and data.sheet["environment"]["id"] == "CartPole-v1"
     assert any("not one of this version" in problem and "budget.env_steps" in problem for problem in data.problems)
+
+
+# --- fingerprints -------------------------------------------------------------------------------------------------
+
+EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
+
+
+def study_of(tmp_path, *records):
+    folder = synthetic.make_folder(tmp_path / "a", "sqlite:////nowhere.db")
+    synthetic.append(folder, synthetic.opened(), *records)
+    return load.from_folder(folder.path).runs.set_index("trial")
+
+
+def with_setting(trial, **changes):
+    record = synthetic.started(trial)
+    return replace(record, setting=record.setting | changes)
+
+
+def built(trial, **effective):
+    return replace(synthetic.built(trial), effective=EFFECTIVE | effective)
+
+
+def test_scale_seed_and_placement_are_not_in_the_fingerprint(tmp_path):
+    first, second = with_setting(0), replace(with_setting(1, num_env_runners=46), seed=77, num_cpus=47)
+    runs = study_of(tmp_path, first, built(0), second, built(1))
+    assert runs["fingerprint"].nunique() == 1
+    content = json.loads(runs["fingerprint"].iloc[0])
+    assert list(content) == sorted(content)
+    assert not {"num_env_runners", "num_cpus", "seed", "stage", "nodes"} & content.keys()
+    assert (content["train_batch_size"], content["lr"]) == (400, 0.00025)
+    assert (content["environment"]["id"], content["versions"]) == ("CartPole-v1", {"ray": "2.60.0"})
+    for name, value in {"learner_threads": 2, "num_learners": 0, "num_nodes": 2}.items():
+        assert runs[name].tolist() == [value, value]
+
+
+def test_learners_are_in_the_fingerprint_as_built_else_as_asked_for(tmp_path):
+    runs = study_of(
+        tmp_path,
+        *(with_setting(0), built(0)),
+        *(with_setting(1, num_learners=2), built(1, num_learners=2)),
+        *(with_setting(2, num_learners=2), synthetic.ended(2, "failed")),
+        *(with_setting(3), synthetic.built(3)),  # a record that does not tell: the space does
+        *(with_setting(4, num_learners=2, lr=0.5), synthetic.ended(4, "failed")),
+    )
+    assert runs["num_learners"].tolist() == [0, 2, 2, 0, 2]
+    assert [json.loads(text)["num_learners"] for text in runs["fingerprint"]] == [0, 2, 2, 0, 2]
+    # One that never came up counts with those of as many learners, by what was read back from them.
+    assert runs.loc[1, "fingerprint"] == runs.loc[2, "fingerprint"] != runs.loc[0, "fingerprint"]
+    assert runs["fingerprint"].nunique() == 4
+    assert runs.loc[2, "learner_threads"] is pd.NA
+
+
+@pytest.mark.parametrize(
+    ("setting", "effective"),
+    [
+        *(({name: value}, {}) for name, value in (("train_batch_size", 401), ("lr", 0.1), ("minibatch_size", 8))),
+        ({}, {"torch_threads_learner": 4}),
+        ({}, {"runner_class": "SingleAgentEnvRunner"}),
+    ],
+)
+def test_the_workload_and_what_ran_it_are_in_the_fingerprint(tmp_path, setting, effective):
+    records = (with_setting(0), built(0), with_setting(1, **setting), built(1, **effective))
+    assert study_of(tmp_path, *records)["fingerprint"].nunique() == 2
+
+
+@pytest.mark.parametrize("variant", get_args(Variant))
+def test_a_variant_is_the_workload_of_the_space_that_it_runs_under(variant):
+    spec = holdup.holdup_spec()
+
+    def of(spec, variant=None):
+        return common(spec.to_json(), {}, variant)
+
+    assert of(spec, variant) == of(spec_of(spec, variant))
+    assert len({fingerprint(of(spec, each)) for each in get_args(Variant)}) == 2
+
+
+def test_absent_is_na_and_never_zero():
+    lines = {name: [None, None] for name in ITERATION_COLUMNS} | {"trial": [0, 1], "iteration": [1, 1]}
+    frame = frame_of(lines | {"kl": [0.0, None]}, ITERATION_COLUMNS, where="here")
+    assert frame["kl"].tolist() == [0.0, pd.NA]
+    assert frame["env_steps"].isna().all()
+    with pytest.raises(RecordError, match=r"here: kl must hold values of type Float64 alone"):
+        frame_of(lines | {"kl": [0.0, "much"]}, ITERATION_COLUMNS, where="here")
