@@ -229,7 +229,7 @@ class ResourcesSpec(Section):
     memory_main_mb: Whole = Field(700, ge=1)
     """Memory that the plan reckons for the main process, and for each learner process."""
     memory_per_env_runner_mb: Whole = Field(300, ge=1)
-    """Memory that the plan reckons for each environment runner, and for each emulation process."""
+    """Memory that the plan reckons for each environment runner."""
     sample_timeout_s: float = Field(600.0, gt=0)
     """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
     startup_timeout_s: float = Field(1800.0, gt=0)
