@@ -32,6 +32,8 @@ _TOLD_APART = frozenset((SCALE, LEARNERS, "minibatch_size"))
 _PACKAGES = ("python", "ray", "torch", "gymnasium", "numpy", "envpool", "jaxlib")
 """Versions that a training step passes through; Optuna and MLflow are in other processes."""
 _ENVIRONMENT = ("id", "kwargs", "step_wait_ms", "max_episode_steps", "backend", "action_repeat", "frame_stack")
+_WITHDRAWN = {"action_repeat": 1, "frame_stack": 1}
+"""Keys of environments that earlier versions had, with the values by which trials run now."""
 _EARLIER = ("normalize_observations", "normalize_rewards")
 """Keys of environments that earlier versions recorded; they are parameters now, which a setting may hold."""
 _RUNNER = ("runner_class", "normalize_actions", "clip_actions", "fallbacks")
@@ -81,8 +83,7 @@ def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str 
     spec = _as_run(spec, variant)
     versions = provenance.get("versions") or {}
     physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
-    environment = _whole(spec.get("environment"), EnvironmentSpec) or {}
-    environment = environment and {"action_repeat": 1, **environment}  # earlier versions could repeat actions
+    environment = _WITHDRAWN | (_whole(spec.get("environment"), EnvironmentSpec) or {})
     return {
         "algorithm": spec.get("algorithm"),
         "environment": {name: environment[name] for name in _ENVIRONMENT if name in environment}

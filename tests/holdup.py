@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from study.designs.base import start_of
 from study.designs.holdup.stages import decide, phases, requests_of
-from study.designs.starts import start_of
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning.guess import evaluation_due, progress_of

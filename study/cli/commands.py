@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
     "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
     "pack": ("study.cli.sync", "Copy a study for publication."),
-    "schema": ("study.cli.results", "Print the JSON Schema of space files."),
+    "schema": ("study.cli.results", "Print every field of a space file."),
 }
 """Name -> (module with it in its `app`, what the list of commands says of it)."""
 

@@ -130,11 +130,9 @@ def verify(
     say(terminal(), f"{path}: every decision and every figure follows from the records.")
 
 
-@app.command(epilog=examples("python -m study schema > space.schema.json"))
-def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As the field reference in Markdown.")] = False,
-) -> None:
-    """Print the JSON Schema of space files, for editors."""
-    from study.space.reference import field_reference, json_schema
+@app.command(epilog=examples("python -m study schema"))
+def schema() -> None:
+    """Print every field of a space file as Markdown: its default and its meaning."""
+    from study.space.reference import field_reference
 
-    write(field_reference() if markdown else json_schema())
+    write(field_reference())

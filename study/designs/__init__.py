@@ -1,1 +1,1 @@
-"""The kinds of study: each is a package with a `Design`, see `study.designs.base`."""
+"""The kinds of study: each has a `Design`, see `study.designs.base`."""

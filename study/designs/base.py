@@ -3,8 +3,7 @@
 No other part of `study/` tests for a kind, but commands that are for one kind alone.
 
 A new kind of study is a class of its own like `Design` with an entry in `DESIGNS` (`study.designs.registry`) and its
-name in `study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`. A complete one is in
-`tests/unit/test_fourth_kind.py`.
+name in `study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,11 @@ from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, TrialKind, TrialNeeds, check_objective, hours_of
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Record, StageDecided, TrialRequest, TrialStarted
-from study.space.spec import StudySpec
+from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
+from study.space.parameters import SCALE, Value
+from study.space.sections import LEARNERS
+from study.space.settings import rounded, runnable
+from study.space.spec import Execution, StudySpec
 from study.text import count
 
 
@@ -126,3 +128,54 @@ class Design(Protocol):
         """Return in words what a trial runs: that by which a person tells it from the others."""
         lr = f", lr {row.setting['lr']:.2g}" if "lr" in row.setting else ""  # a script may have a schedule
         return f"{count(row.num_env_runners, 'runner')}, batch {row.setting['train_batch_size']}{lr}, seed {row.seed}"
+
+
+def start_of(
+    spec: StudySpec,
+    request: TrialRequest,
+    proposed: Mapping[str, Value],
+    optuna_number: int | None,
+    *,
+    attempt: int,
+    num_cpus: int,
+    execution: Execution,
+) -> TrialStarted:
+    """Return the record of the start of a trial, with RLlib's parameters, and of a stage the complete setting too.
+
+    Args:
+        spec: The space.
+        request: What was asked for.
+        proposed: The tuned parameters as the sampler proposed them; not looked at where the request has a setting.
+        optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
+        attempt: From 1.
+        num_cpus: CPUs that it reserves.
+        execution: Whether its runners are real.
+    """
+    scale = {SCALE: request.num_env_runners}
+    rule, written = dict[str, Value](), tuple(request.given)
+    if request.setting is not None:
+        proposed, optuna_number = {}, None
+        rule, written = dict(request.setting), tuple(request.setting)
+    elif request.stage is not None:
+        rule = rounded(spec, {**proposed, **scale}, written=written)
+        rule.pop(SCALE)
+    setting = runnable(spec, {**(rule or proposed), **scale}, written=written)
+    if request.num_learners is not None:
+        setting[LEARNERS] = request.num_learners
+    return TrialStarted(
+        trial=request.trial,
+        attempt=attempt,
+        seed=request.seed,
+        setting=setting,
+        proposed=dict(proposed),
+        iterations=request.iterations,
+        anchor=request.name,
+        optuna_number=optuna_number,
+        num_cpus=num_cpus,
+        execution=execution,
+        stage=request.stage,
+        rule=rule,
+        digest=digest_of(rule) if rule else "",
+        variant=request.variant,
+        first_episode=request.first_episode,
+    )

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from study.designs.base import Design
 from study.designs.holdup.design import HoldUp
-from study.designs.search.design import Search
-from study.designs.throughput.design import Throughput
+from study.designs.search import Search
+from study.designs.throughput import Throughput
 from study.machine.host import this_node
 from study.machine.shape import ClusterShape
 from study.planning.plan import Plan, largest_of

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import structs
 
+from study.designs.base import start_of
+from study.designs.proposals import Proposer
 from study.designs.registry import design_of
-from study.designs.search.proposals import Proposer
-from study.designs.starts import start_of
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.harmless import mask_credentials

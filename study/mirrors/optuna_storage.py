@@ -1,6 +1,6 @@
 """Optuna's storage: the trials of a search, for `optuna-dashboard` and for teams. Imports Optuna in `open`.
 
-It makes no proposals: the sampler reads the records (`study.designs.search.proposals`). Every trial is entered
+It makes no proposals: the sampler reads the records (`study.designs.proposals`). Every trial is entered
 once it has ended, whole and in one transaction, so that the storage shows what is on record and nothing else: no trial
 that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
 """
@@ -60,7 +60,7 @@ class OptunaMirror(Mirror):
             import optuna
             from optuna.storages import RDBStorage
 
-            from study.designs.search.outcome import TRIAL
+            from study.designs.proposals import TRIAL
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
@@ -89,7 +89,7 @@ class OptunaMirror(Mirror):
 
     def send(self, lines: list[Line]) -> None:
         """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
-        from study.designs.search.outcome import trial_of  # with Optuna, which `open` has imported
+        from study.designs.proposals import trial_of  # with Optuna, which `open` has imported
 
         for line in lines:
             fold_lines([line], self.folder.records, self._ledger)

@@ -16,9 +16,8 @@ from study.records.timing import Label
 from study.space.domains import Choices, Domain, Range
 from study.space.parameters import SCALE
 from study.space.published import published
-from study.space.settings import Variant
+from study.space.settings import Cell, Variant
 from study.space.spec import Execution, StudySpec
-from study.space.throughput import Cell
 from study.text import count, duration, listed
 
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
@@ -190,12 +189,10 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
 
 
 def _on_published(spec: StudySpec) -> Iterator[str]:
-    """Yield in how many environments the published settings of a study were published."""
-    settings = [baseline.parameters for baseline in spec.search.baselines]
-    settings += [spec.holdup.published] if spec.holdup else []
+    """Yield in how many environments the published rival of a study was published."""
     for source, entries in published().items():
         entry = entries.get(spec.environment.id)
-        if entry is not None and entry.parameters in settings:
+        if entry is not None and spec.holdup is not None and entry.parameters == spec.holdup.published:
             batch = f"its batch of {entry.parameters['train_batch_size']:,} steps stays in any other number"
             yield f"{source}: published in {count(entry.num_envs, 'environment')}; {batch}."
 

@@ -1,22 +1,12 @@
 """What a space is made of: closed models that report broken rules, and what it may say about one parameter. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import UnionType
 from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    JsonValue,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
@@ -24,9 +14,11 @@ from typing_extensions import TypedDict
 from study.space.parameters import MAX_WHOLE, NAMES, SCALE, Parameter, Value
 
 
-def broken(*, rule: str, got: str, fix: str) -> PydanticCustomError:
-    """Return the error by which a validator reports the parts of a `Fault`."""
-    return PydanticCustomError("rule", "{rule}, got {got}", {"rule": rule, "got": got, "fix": fix})
+def broken(*, rule: str, got: object, fix: str, where: str = "") -> PydanticCustomError:
+    """Return the error by which a validator reports the parts of a `Fault`; `where` if not at its own field."""
+    return PydanticCustomError(
+        "rule", "{rule}, got {got}", {"rule": rule, "got": str(got), "fix": fix, **({"where": where} if where else {})}
+    )
 
 
 class Model(BaseModel):
@@ -35,18 +27,18 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class Section(Model):
+    """A block of a space file; the text below each field is its description in the field reference."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 def mapping_of(name: str, types: Mapping[str, Any]) -> Any:
     """Return the type of a mapping, a plain dict, closed and strict as a `Model`: key -> type of its value."""
     make: Any = TypedDict
     kind = make(name, dict(types))
     kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return kind
-
-
-class Section(Model):
-    """A block of a space file; the text below each field is its description in the schema and the field reference."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def inner_model(info: FieldInfo) -> type[BaseModel] | None:
@@ -65,46 +57,32 @@ def _as_whole(value: Any) -> Any:
     return int(value) if whole else value
 
 
-Whole = Annotated[int, BeforeValidator(_as_whole)]
-"""A whole number, which may be written as `1e6`: a float for YAML."""
-
-
 def _distinct(values: list[Any]) -> list[Any]:
     if len(set(values)) != len(values):
-        raise broken(rule="must be distinct", got=str(values), fix="Name each once.")
+        raise broken(rule="must be distinct", got=values, fix="Name each once.")
     return values
 
 
+Whole = Annotated[int, BeforeValidator(_as_whole)]
+"""A whole number, which may be written as `1e6`: a float for YAML."""
 Distinct = AfterValidator(_distinct)
 """For lists that name nothing twice."""
-
-
 Arguments = dict[str, JsonValue]
 """Arguments of somebody else's function. What a trial is sent is JSON, without infinity and NaN."""
 
 
 class Choices(Model):
-    """An unordered list to choose from; a bare YAML list means the same."""
+    """An unordered list to choose from."""
 
-    choices: Annotated[list[Value], Distinct] = Field(min_length=1, description="The values.")
+    choices: list[Value]
 
 
 class Range(Model):
-    """An interval, both ends included."""
+    """An interval, both ends included; with `log` its logarithm is sampled uniformly."""
 
-    low: Value = Field(description="Smallest value.")
-    high: Value = Field(description="Largest value.")
-    log: bool = Field(False, description="Sample the logarithm uniformly.")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Range":
-        if not self.low < self.high:
-            fix = "Swap the bounds." if self.low > self.high else "Give one value instead of a range."
-            raise broken(rule="`low < high` must hold", got=f"low={self.low}, high={self.high}", fix=fix)
-        if self.log and self.low <= 0:
-            rule, fix = "`low > 0` must hold with `log: true`", "Raise `low` or drop `log`."
-            raise broken(rule=rule, got=f"low={self.low}", fix=fix)
-        return self
+    low: Value
+    high: Value
+    log: bool = False
 
 
 Domain = Value | Choices | Range
@@ -129,9 +107,7 @@ def largest(domain: Domain) -> Value:
 
 def contains(domain: Domain, value: Value) -> bool:
     """Return whether `value` is one that `domain` can take."""
-    if isinstance(domain, Range):
-        return domain.low <= value <= domain.high
-    return value in values(domain)
+    return domain.low <= value <= domain.high if isinstance(domain, Range) else value in values(domain)
 
 
 def values(domain: Domain) -> Sequence[Value]:
@@ -139,14 +115,6 @@ def values(domain: Domain) -> Sequence[Value]:
     if isinstance(domain, Choices):
         return domain.choices
     return range(int(domain.low), int(domain.high) + 1) if isinstance(domain, Range) else (domain,)
-
-
-def _doubled(low: int, high: int) -> Iterable[int]:
-    """Yield the list that a range stands for: 1 to 46 is 1, 2, 4, 8, 16, 32, 46, so few that each is run often."""
-    while low < high:
-        yield low
-        low = max(2 * low, 1)
-    yield high
 
 
 def checked(parameter: Parameter, value: Any) -> Value:
@@ -158,30 +126,42 @@ def checked(parameter: Parameter, value: Any) -> Value:
     number = _as_whole(value)
     if parameter.kind is float and type(number) is int:
         number = float(number)
-    if type(number) is not parameter.kind or not parameter.allows(number):
+    if type(number) is not parameter.kind or not math.isfinite(number) or not parameter.allows(number):
         kind = "a whole number" if parameter.kind is int else "a number"
-        raise broken(rule=f"must be {kind} {parameter.bounds}", got=str(value), fix="Change the value.")
+        raise broken(rule=f"must be {kind} {parameter.bounds}", got=value, fix="Change the value.")
     return number
 
 
-def _form(value: Any) -> str:
-    if isinstance(value, Choices) or (isinstance(value, dict) and "choices" in value):
-        return "choices"
-    if isinstance(value, (dict, Range)):
-        return "range"
-    return "list" if isinstance(value, list) else "value"
+_ENDS = {"low", "high"}
 
 
-_List = Annotated[
-    Annotated[list[Value], Field(min_length=1)], AfterValidator(lambda given: Choices(choices=_distinct(given)))
-]
-_Written = Annotated[
-    Annotated[Value, Tag("value")]
-    | Annotated[Choices, Tag("choices")]
-    | Annotated[_List, Tag("list")]
-    | Annotated[Range, Tag("range")],
-    Discriminator(_form),
-]
+def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
+    """Return what a space says about a parameter; a range that is not sampled stands for a list.
+
+    That of 1 to 46 is 1, 2, 4, 8, 16, 32, 46: so few that each is run often.
+    """
+    said = said.model_dump() if isinstance(said, Model) else said
+    said = said["choices"] if isinstance(said, dict) and said.keys() == {"choices"} else said  # as records have it
+    if isinstance(said, list) and said:
+        return Choices(choices=_distinct([checked(parameter, value) for value in said]))
+    if isinstance(said, (int, float)) and not isinstance(said, bool):
+        return checked(parameter, said)
+    if not isinstance(said, dict) or not _ENDS <= said.keys() <= {*_ENDS, "log"}:
+        fix = "Write 1, [1, 2] or a range such as {low: 1, high: 46}, with log: true to sample its logarithm."
+        raise broken(rule="must be a number, a list or a range", got=said, fix=fix)
+    low, high = (checked(parameter, said[end]) for end in ("low", "high"))
+    if not low < high or not isinstance(log := said.get("log", False), bool):
+        fix = "Swap the bounds." if low > high else "Give one value instead of a range, or log: true."
+        raise broken(rule="`low < high` must hold", got=f"low={low}, high={high}", fix=fix)
+    if log and low <= 0:
+        fix = "Raise `low` or drop `log`."
+        raise broken(rule="`low > 0` must hold with `log: true`", got=f"low={low}", fix=fix)
+    if sampled:
+        return Range(low=low, high=high, log=log)
+    scales = [int(low)]
+    while (following := max(2 * scales[-1], 1)) < high:
+        scales.append(following)
+    return Choices(choices=[*scales, int(high)])
 
 
 def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
@@ -191,18 +171,7 @@ def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
         parameter: The parameter.
         sampled: Whether a sampler may choose any value of a range; else the range stands for a list.
     """
-
-    def check(given: Domain) -> Domain:
-        if isinstance(given, Choices):
-            return Choices(choices=_distinct([checked(parameter, value) for value in given.choices]))
-        if not isinstance(given, Range):
-            return checked(parameter, given)
-        low, high = checked(parameter, given.low), checked(parameter, given.high)
-        return (
-            Range(low=low, high=high, log=given.log) if sampled else Choices(choices=[*_doubled(int(low), int(high))])
-        )
-
-    return Annotated[_Written, AfterValidator(check), Field(description=parameter.meaning)]
+    return Annotated[Any, AfterValidator(partial(_domain, parameter, sampled))]
 
 
 ParametersSpec = mapping_of(
@@ -215,11 +184,6 @@ ParametersSpec = mapping_of(
 """Parameter or rule -> a value (fixed), a list (choices), or {low, high, log} (a range); what a space says."""
 Values = mapping_of(
     "Values",
-    {
-        name: NotRequired[
-            Annotated[Any, AfterValidator(partial(checked, parameter)), WithJsonSchema({"type": "number"})]
-        ]
-        for name, parameter in NAMES.items()
-    },
+    {name: NotRequired[Annotated[Any, AfterValidator(partial(checked, each))]] for name, each in NAMES.items()},
 )
 """Parameter or rule -> one value."""

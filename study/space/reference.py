@@ -1,27 +1,16 @@
-"""Schema of space files for editors, and the field reference in `search_spaces`, from the same models. Pure."""
+"""The field reference in `search_spaces`, from the models of the schema. Pure."""
 
 import json
 from collections.abc import Iterator
 from typing import Any, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from study.space.domains import inner_model
 from study.space.parameters import EVERY, NAMES, RULES, Parameter
 from study.space.script import ScriptFacts
 from study.space.spec import StudySpec
-
-
-def json_schema() -> str:
-    """Return the JSON Schema of space files."""
-    content = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Space of a scaling study",
-        **StudySpec.model_json_schema(),
-    }
-    return json.dumps(content, indent=2) + "\n"
 
 
 def field_reference() -> str:
@@ -43,33 +32,20 @@ def _defaults(parameter: Parameter) -> str:
     for name in parameter.algorithms:
         names.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
     if len(names) == 1:
-        return _code(next(iter(names)))
-    return "; ".join(f"{_code(value)} ({', '.join(each)})" for value, each in names.items())
+        return _shown(next(iter(names)))
+    return "; ".join(f"{_shown(value)} ({', '.join(each)})" for value, each in names.items())
 
 
-def _rows(model: type[BaseModel], prefix: str, section: BaseModel | None = None) -> Iterator[str]:
-    """Yield a row for each field; `section` is what stands where a space leaves the whole section out."""
+def _rows(model: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, info in model.model_fields.items():
-        place, inner = f"{prefix}{name}", inner_model(info)
-        default = _default(info) if section is None else _shown(getattr(section, name))
-        meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
-        if inner is ScriptFacts:
-            continue  # nobody writes it
-        if inner is not None:
-            items = "[]" if get_origin(info.annotation) is list else ""
-            yield f"| `{place}` | {default if items or info.default is None else ''} | {meaning} |"
-            yield from _rows(inner, f"{place}{items}.", info.default if isinstance(info.default, BaseModel) else None)
-        else:
-            yield f"| `{place}` | {default} | {meaning} |"
-
-
-def _default(info: FieldInfo) -> str:
-    return "required" if info.default is PydanticUndefined else _shown(info.default)
+        inner, items = inner_model(info), "[]" if get_origin(info.annotation) is list else ""
+        if inner is not ScriptFacts:  # which nobody writes
+            meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
+            yield f"| `{prefix}{name}` | {_shown(info.default)} | {meaning} |"
+            yield from _rows(inner, f"{prefix}{name}{items}.") if inner else ()
 
 
 def _shown(value: Any) -> str:
-    return "none" if value is None else "" if isinstance(value, BaseModel) else _code(value)
-
-
-def _code(value: Any) -> str:
-    return f"`{json.dumps(value)}`"
+    if value is PydanticUndefined or isinstance(value, BaseModel):
+        return "required" if value is PydanticUndefined else ""
+    return "none" if value is None else f"`{json.dumps(value)}`"

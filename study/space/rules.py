@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from study.errors import Fault
 from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
 from study.space.faults import as_yaml, fault
@@ -25,8 +27,17 @@ from study.space.parameters import (
     SCALE,
     Value,
 )
-from study.space.sections import FIRST_EVALUATION_SEED, MOST_SEEDS, EnvironmentSpec, has_levels, is_procgen
-from study.space.settings import batch_domain, batch_unit, beyond_space, minibatch_bounds, overlay
+from study.space.sections import AXES, FIRST_EVALUATION_SEED, MOST_SEEDS, EnvironmentSpec, has_levels, is_procgen
+from study.space.settings import (
+    BASE_CELL,
+    batch_domain,
+    batch_unit,
+    beyond_space,
+    cells_of,
+    minibatch_bounds,
+    overlay,
+    spec_of_cell,
+)
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -37,6 +48,8 @@ Row = tuple[str, Callable[[StudySpec], object], str, str]
 
 MAX_UNITS = 1_000
 """Combinations of environments and lengths of fragments that a batch is compared with."""
+MAX_CELLS = 1_000
+"""More than anybody can time; the plan looks at each of them."""
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
@@ -56,8 +69,6 @@ LEFT_OUT: tuple[Row, ...] = (
     ("learner", lambda s: s.traits.asynchronous and s.learner == "fused",
      "has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
     ("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}", "Set execution: real."),
-    ("environment.frame_stack", lambda s: s.environment.backend == "envpool",
-     "needs backend: gymnasium", "Remove it; EnvPool's Atari has stack_num as argument."),
     ("parameters.normalize_rewards", lambda s: s.most_learners > 1,
      "needs one learner, which sees all rewards", "Remove it, or use one learner."),
     ("config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
@@ -133,7 +144,7 @@ MUST: tuple[Row, ...] = (
     ("search.objective", lambda s: s.execution == "emulated" and s.search.objective == "time_to_target_s",
      "in emulation only environment steps are a fact", "Use env_steps_to_target, or execution: real."),
     ("parameters.num_minibatches",
-     lambda s: s.traits.is_on_policy and "num_minibatches" in s.given_parameters and s.most_learners > 1,
+     lambda s: s.traits.is_on_policy and "num_minibatches" in s.parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
      "must be the smallest of parameters.num_env_runners", "Name that, or list no smaller scale."),
@@ -175,40 +186,35 @@ def tables(s: StudySpec) -> Faults:
 # --- what every study keeps -------------------------------------------------------------------------------------------
 
 
-def of_algorithm(s: StudySpec) -> Faults:
-    """Yield the parameters that the algorithm has not, and rules beside the parameters that they replace."""
-    for name in NAMES:
-        if name in s.given_parameters and name not in s.traits.names:
-            fix = f"Remove it; {s.algorithm} has: {', '.join(sorted(s.traits.parameters))}."
-            yield fault(f"parameters.{name}", f"{s.algorithm} has no such parameter", "", fix)
-    given: dict[str, Iterable[str]] = {"parameters": s.given_parameters}
+def of_parameters(s: StudySpec) -> Faults:
+    """Yield the parameters that the algorithm or script has not, and rules beside the parameters that they replace."""
+    given: dict[str, Iterable[str]] = {"parameters": s.parameters}
     if s.holdup is not None:
         given["holdup.published"] = s.holdup.published
-    for name, axes in (s.throughput.axes() if s.throughput else {}).items():
-        given[f"throughput.grids.{name}"] = axes
+    given |= {f"throughput.grids.{name}": axes for name, axes in (s.throughput.axes() if s.throughput else {}).items()}
     for place, names in given.items():
-        for rule, parameter in REPLACED.items():
-            if rule in names and parameter in names:
-                must = f"takes the place of {parameter}, so that only one may be given"
-                yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
-
-
-def of_script(s: StudySpec) -> Faults:
-    """Yield the parameters of which the script has no one value that the study could change, or that it needs."""
+        for rule in (rule for rule, parameter in REPLACED.items() if {rule, parameter} <= {*names}):
+            must = f"takes the place of {REPLACED[rule]}, so that only one may be given"
+            yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
+    for name in (name for name in NAMES if name in s.parameters and name not in s.traits.names):
+        fix = f"Remove it; {s.algorithm} has: {', '.join(sorted(s.traits.parameters))}."
+        yield fault(f"parameters.{name}", f"{s.algorithm} has no such parameter", "", fix)
     if (script := s.script) is None:
         return
-    for name in script.overridden:
-        if name in s.given_parameters:
-            rule = "every module that learns has a value of its own in the script, which a study does not change"
-            fix = f"Remove it, or take {name} out of the script's algorithm_config_overrides_per_module."
-            yield fault(f"parameters.{name}", rule, "", fix)
-    factors = {
-        END_FRACTION: ("lr",),
-        CLIP_END_FRACTION: ("clip_param",),
-        "vf_lr": ("lr",),
-        "lr_scaling_exponent": ("lr", "minibatch_size"),
-    }  # what each multiplies
-    needs = {f"parameters.{name}": needed for name, needed in factors.items() if name in s.given_parameters}
+    for name in (name for name in script.overridden if name in s.parameters):
+        rule = "every module that learns has a value of its own in the script, which a study does not change"
+        fix = f"Remove it, or take {name} out of the script's algorithm_config_overrides_per_module."
+        yield fault(f"parameters.{name}", rule, "", fix)
+    needs = {
+        f"parameters.{name}": needed
+        for name, needed in {
+            END_FRACTION: ("lr",),
+            CLIP_END_FRACTION: ("clip_param",),
+            "vf_lr": ("lr",),
+            "lr_scaling_exponent": ("lr", "minibatch_size"),
+        }.items()  # what each multiplies
+        if name in s.parameters
+    }
     if s.holdup is not None:  # its baselines scale the two
         needs["holdup"] = ("lr", "minibatch_size", *script.overridden)
     for where, needed in needs.items():
@@ -361,8 +367,50 @@ def worth_starting(s: StudySpec) -> Faults:
         yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
 
 
-COMMON: tuple[Rule, ...] = (tables, of_algorithm, of_script)
+# --- studies of times -------------------------------------------------------------------------------------------------
+
+
+def cells(s: StudySpec) -> Faults:
+    """Yield what is wrong with base cell and grids, and the cells that do not run as they are written.
+
+    A rounded or clipped cell would be another workload.
+    """
+    if s.throughput is None or s.traits.asynchronous:
+        return
+    varied = [*s.tuned, *([SCALE] if len(s.scales) > 1 else [])]
+    for name in varied:
+        more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
+        yield fault(f"parameters.{name}", "the base cell has one value", "several", f"Give one value{more}.")
+    grids = s.throughput.axes()
+    empty = [name for name, axes in grids.items() if not axes]
+    for name in empty:
+        rule, got = "must vary something", f"no axis of {', '.join(AXES)}"
+        yield fault(f"throughput.grids.{name}", rule, got, "Add one, or remove the grid.")
+    sizes = {name: math.prod(map(len, axes.values())) for name, axes in grids.items()}
+    if (total := sum(sizes.values())) > MAX_CELLS:
+        where = f"throughput.grids.{max(sizes, key=lambda name: sizes[name])}"
+        yield fault(where, f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
+    for cell in () if varied or empty or total > MAX_CELLS else cells_of(s):
+        own = cell.name == BASE_CELL
+        where, name = "throughput.grids" if own else f"throughput.grids.{cell.grids[0]}", f"in cell '{cell.name}'"
+        try:
+            alone = spec_of_cell(s, cell)
+        except ValidationError as error:  # a rule can lead to a value that a parameter may not have
+            key, given = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
+            rule = f"{key} {name}: must be a value that the parameter may have"
+            yield fault(where, rule, given[key], "Change the rule, or list other values.")
+            return
+        for each in batches(alone):
+            rule = each.rule if own else f"{each.where.rpartition('.')[2]} {name}: {each.rule}"
+            yield replace(each, where=each.where if own else where, rule=rule)
+
+
+COMMON: tuple[Rule, ...] = (tables, of_parameters)
 """For every kind of study."""
-SEARCH: tuple[Rule, ...] = (*COMMON, batches, trials, baselines)
+OF_KIND: dict[str, tuple[Rule, ...]] = {
+    "search": (*COMMON, batches, trials, baselines),
+    "throughput": (*COMMON, cells),
+}
+"""Kind of study -> its rules."""
 ASKED: tuple[Rule, ...] = (worth_starting,)
 """For a study that a person starts now."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from study.space.domains import Arguments, Distinct, Section, Values, Whole, broken, domain_of, mapping_of, values
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
@@ -76,7 +76,7 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
 reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
     max_episode_steps: Whole | None = Field(None, ge=1)
-    """Truncate episodes after so many steps of the environment; none keeps its own limit."""
+    """Truncate episodes after so many steps; none keeps the environment's own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones, other implementations \
 with their own random numbers."""
@@ -87,8 +87,6 @@ beside a second environment, which is tried before the first trial."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""
-    frame_stack: Whole = Field(1, ge=1, le=64)
-    """The policy sees so many of the last observations side by side (images: their channels); at first the same one."""
 
     @field_validator("id")
     @classmethod
@@ -145,11 +143,6 @@ class BudgetSpec(Section):
 class BaselineSpec(Section):
     """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
 
-    model_config = ConfigDict(json_schema_extra={"required": []})
-
-    published: str | None = None
-    """Source of a published setting of the environment, `rl_zoo3`, `cleanrl` or `slm_lab`, which gives name and \
-parameters; `parameters` may change some. Its batch stays as published in any number of environments."""
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: Values
@@ -265,7 +258,7 @@ class HoldUpSpec(Section):
     """The scale at which training is known to work; among `parameters.num_env_runners`."""
     unseen_scales: Annotated[list[Scale], Distinct] = Field([])
     """Scales that no stage runs before the confirmation."""
-    published: Annotated[Values, WithJsonSchema({"type": ["object", "string"]})] = Field({})
+    published: Values = Field({})
     """A published setting, one more rival: its source, `rl_zoo3`, `cleanrl` or `slm_lab`, or its parameters; the rest \
 is as RLlib ships it. Its batch stays as published in any number of environments."""
     naive_steps_per_env_runner: Whole = Field(400, ge=1)

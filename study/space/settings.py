@@ -9,11 +9,15 @@ sampler chooses is rounded to such a multiple (`rounded`). What a person wrote r
 rules: learners must share it evenly, and asynchronous runners deliver whole fragments only.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from study.space.domains import Choices, Domain, Range, bounds, contains
+from pydantic import TypeAdapter
+
+from study.space.domains import Choices, Domain, ParametersSpec, Range, bounds, contains
 from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
@@ -197,3 +201,63 @@ def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -
         stock = {"runner": "stock", "learner": "rllib", "execution": "auto"}
         return spec.model_copy(update={"environment": environment, **stock})
     return spec
+
+
+# --- the cells of a throughput study ----------------------------------------------------------------------------------
+
+_PARAMETERS = TypeAdapter(ParametersSpec)
+BASE_CELL = "anchor"
+"""Name of the base cell in records; it begins and ends every block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What a trial is to time: numbers, no rules."""
+
+    name: str
+    """Distinct within a study; the base cell's is `BASE_CELL`."""
+    num_env_runners: int
+    num_learners: int
+    setting: Mapping[str, Value]
+    """Every other parameter of PPO."""
+    grids: tuple[str, ...] = ()
+    """The grids that the cell belongs to."""
+
+
+def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
+    """Return the distinct cells of a throughput study, the base cell first; one that several grids name is one cell."""
+    assert spec.throughput is not None  # only a throughput study has cells
+    base = _cell(spec, {}, "")
+    cells = {_identity(base): replace(base, name=BASE_CELL)}
+    for grid, axes in spec.throughput.axes().items():
+        for numbers in itertools.product(*axes.values()):
+            cell = _cell(spec, dict(zip(axes, numbers, strict=True)), grid)
+            known = cells.get(_identity(cell), replace(cell, grids=()))
+            cells[_identity(cell)] = replace(known, grids=tuple(dict.fromkeys((*known.grids, grid))))
+    return tuple(cells.values())
+
+
+def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
+    """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
+    parameters = _PARAMETERS.validate_python({**cell.setting, SCALE: cell.num_env_runners})
+    execution = "real" if spec.execution == "auto" else spec.execution
+    fixed = spec.model_copy(update={"parameters": parameters, "execution": execution})
+    return spec_of(fixed, "study", num_learners=cell.num_learners)
+
+
+def _cell(spec: StudySpec, changes: Mapping[str, Value], grid: str) -> Cell:
+    """Return the base cell with changes; a minibatch larger than its batch stays, to be refused."""
+    scale = int(changes.get(SCALE, spec.scales[0]))
+    learners = int(changes.get(LEARNERS, spec.resources.num_learners))
+    setting = overlay(spec.fixed, {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
+    numbers = {name: value for name, value in resolve(setting, scale).items() if name != SCALE}
+    if "num_minibatches" not in setting:
+        numbers["minibatch_size"] = setting["minibatch_size"]
+    short = {"k": "num_envs_per_env_runner", "B": "train_batch_size", "m": "minibatch_size", "E": "num_epochs"}
+    words = [f"n={scale}", *(f"{letter}={numbers[name]}" for letter, name in short.items())]
+    name = " ".join([*words, *([f"L={learners}"] if learners else [])])
+    return Cell(name=name, num_env_runners=scale, num_learners=learners, setting=numbers, grids=(grid,) if grid else ())
+
+
+def _identity(cell: Cell) -> tuple[object, ...]:
+    return cell.num_env_runners, cell.num_learners, *sorted(cell.setting.items())

@@ -8,17 +8,17 @@ import contextlib
 import copy
 import difflib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 from ruamel.yaml.reader import ReaderError
 
-from study.errors import Fault, SpaceError
+from study.errors import SpaceError
 from study.space.parameters import MAX_WHOLE
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
@@ -48,19 +48,6 @@ class Source:
         while place and place not in self.lines:
             place = place.rpartition(".")[0]
         return self.lines.get(place) or None
-
-    def without(self, places: Iterable[str]) -> dict[str, Any]:
-        """Return a copy of the content without the keys at `places`; a faulty item takes its whole list along."""
-        content = copy.deepcopy(self.content)
-        for place in places:
-            holder, key = content, ""
-            for part in place.split("."):
-                child = holder.get(key) if key else holder
-                if not isinstance(child, dict):
-                    break
-                holder, key = child, part
-            holder.pop(key, None)
-        return content
 
 
 def find_space(path: str | Path, *, place: str = "--space") -> Path:
@@ -124,14 +111,11 @@ def read_text(text: str, *, name: str) -> Source:
         problem = _printable(getattr(error, "problem", None) or str(error))
         line = _line_of(error, text)
         raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
-    reader = _Reader(loader.constructor)
-    content = reader.value(tree, "") if isinstance(tree, MappingNode) else None
-    if reader.faults:
-        raise SpaceError(name, reader.faults[:MAX_FAULTS])
-    if content is None:
+    reader = _Reader(name, loader.constructor)
+    if not isinstance(tree, MappingNode):
         fix = "Write keys such as environment: and so on."
         raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", fix=fix)
-    return Source(name=name, content=content, lines=reader.lines)
+    return Source(name=name, content=reader.value(tree, ""), lines=reader.lines)
 
 
 def _line_of(error: Exception, text: str) -> int | None:
@@ -159,63 +143,56 @@ def written(content: Mapping[str, Any], *, header: str = "") -> str:
 
 
 class _Reader:
-    """Makes plain values of the nodes of a document, and notes lines and what no space has."""
+    """Makes plain values of the nodes of a document, notes lines, and refuses what no space has."""
 
-    def __init__(self, constructor: Any) -> None:
+    def __init__(self, name: str, constructor: Any) -> None:
         self.lines: dict[str, int] = {}
-        self.faults: list[Fault] = []
-        self._constructor = constructor
+        self._name, self._constructor = name, constructor
 
     def value(self, node: Node, place: str) -> Any:
-        """Return a node as plain Python values; None where it is refused."""
+        """Return a node as plain Python values."""
         if node.anchor is not None:  # aliases can expand without end
             self._refuse(place, "anchors and aliases are not allowed", "Write the value again.")
-        elif str(node.tag).removeprefix(_TAG) not in _PLAIN:
+        if str(node.tag).removeprefix(_TAG) not in _PLAIN:
             fix = "Write a plain value. Put it in quotes if it is text."
             self._refuse(place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
-        elif isinstance(node, MappingNode):
+        if isinstance(node, MappingNode):
             return self._mapping(node, place)
-        elif isinstance(node, ScalarNode):
-            return self._scalar(node, place)
-        else:
+        if not isinstance(node, ScalarNode):
             return [self.value(each, _under(place, index)) for index, each in enumerate(node.value)]
-        return None
+        if node.tag == f"{_TAG}str":
+            if node.value.encode(errors="replace").decode() != node.value:
+                self._refuse(place, "must be text", "Write the character itself.", got="half of a surrogate pair")
+            return node.value
+        try:
+            value = self._constructor.construct_object(node, deep=True)
+        except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
+            value = None
+            self._refuse(place, "must be a number that can be read", "Write a plain value.")
+        if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
+            self._refuse(place, "whole numbers have at most 64 bits", "Write a smaller number.")
+        return value
 
     def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
         result: dict[str, Any] = {}
         if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
             fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
             self._refuse(place, "every key in braces must have a value", fix)
-            return result
         for key, value in node.value:
-            text = key.value if isinstance(key, ScalarNode) else None
-            line = key.start_mark.line + 1
-            if text is None or len(text) > MAX_KEY or not text.isprintable():
+            text, line = key.value, key.start_mark.line + 1
+            if not isinstance(key, ScalarNode) or len(text) > MAX_KEY or not text.isprintable():
                 rule = f"keys must be text, at most {MAX_KEY} printable characters"
                 self._refuse(place, rule, "Write another key.", line=line)
-            elif text in result:
-                self._refuse(_under(place, text), "keys must be distinct", "Remove one of the two.", line=line)
-            else:
-                self.lines[_under(place, text)] = line
-                result[text] = self.value(value, _under(place, text))
+            inner = _under(place, text)
+            if text in result:
+                self._refuse(inner, "keys must be distinct", "Remove one of the two.", line=line)
+            self.lines[inner] = line
+            result[text] = self.value(value, inner)
         return result
 
-    def _scalar(self, node: ScalarNode, place: str) -> Any:
-        try:
-            is_text = node.tag == f"{_TAG}str"
-            value = node.value if is_text else self._constructor.construct_object(node, deep=True)
-        except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
-            self._refuse(place, "must be a number that can be read", "Write a plain value.")
-            return None
-        if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            self._refuse(place, "whole numbers have at most 64 bits", "Write a smaller number.")
-        if isinstance(value, str) and value.encode(errors="replace").decode() != value:
-            self._refuse(place, "must be text", "Write the character itself.", got="half of a surrogate pair")
-        return value
-
-    def _refuse(self, place: str, rule: str, fix: str, *, got: str = "", line: int | None = None) -> None:
+    def _refuse(self, place: str, rule: str, fix: str, *, got: str = "", line: int | None = None) -> NoReturn:
         line = line or self.lines.get(place)
-        self.faults.append(Fault(where=place or "file", rule=rule, got=got, fix=fix, line=line))
+        raise SpaceError.of(self._name, where=place or "file", rule=rule, got=got, fix=fix, line=line)
 
 
 def _under(place: str, part: str | int) -> str:

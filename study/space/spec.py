@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_origin
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticKnownError
 
 from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section, inner_model
 from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
+from study.space.published import published_setting
 from study.space.script import ScriptFacts
 from study.space.sections import (
     LEARNERS,
@@ -42,24 +42,12 @@ each fragment; or not at all."""
 Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
-KINDS = {"search": True, "throughput": False}
-"""Kind of study -> whether its trials are evaluated and scored. A hold-up study is a search."""
-
-
-def _one_of(known: Mapping[str, object], name: str) -> str:
-    if name not in known:
-        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, known))})
-    return name
 
 
 def _algorithm_known(name: str, info: ValidationInfo) -> str:
-    return name if info.data.get("script") is not None else _one_of(ALGORITHMS, name)
-
-
-KindName = Annotated[str, AfterValidator(lambda name: _one_of(KINDS, name))]
-AlgorithmName = Annotated[
-    str, AfterValidator(_algorithm_known), WithJsonSchema({"enum": list(ALGORITHMS), "type": "string"})
-]
+    if info.data.get("script") is None and name not in ALGORITHMS:
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, ALGORITHMS))})
+    return name
 
 
 class StudySpec(Section):
@@ -69,7 +57,7 @@ class StudySpec(Section):
     """Version of this schema. A file without it is read by the current one."""
     description: str = ""
     """One line about the study's question."""
-    kind: KindName = "search"
+    kind: Literal["search", "throughput"] = "search"
     """`search`: which settings learn, or hold up; `throughput`: how many environment steps a second the cells of \
 `throughput` make, in short trials that evaluate nothing."""
     config: str | None = Field(None, min_length=1)
@@ -78,11 +66,11 @@ class StudySpec(Section):
 Every trial runs this configuration; the study sets what `parameters` says, seeds, evaluation and resources."""
     config_args: str = ""
     """Arguments that the script reads from its command line: `"--num-agents 2"`."""
-    script: SkipJsonSchema[ScriptFacts | None] = None
+    script: ScriptFacts | None = None
     """What was found in the script. It is read at each start, and nobody writes it."""
     environment: EnvironmentSpec
     """The environment, and the returns that give a score its meaning."""
-    algorithm: AlgorithmName = "PPO"
+    algorithm: Annotated[str, AfterValidator(_algorithm_known)] = "PPO"
     """RLlib's PPO, APPO or IMPALA, on its new API stack, or A2C as the special case of PPO that it is. Each has \
 parameters of its own. With `config` it is the script's, any of RLlib's new API stack."""
     parameters: ParametersSpec
@@ -119,7 +107,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, content: Any) -> Any:
-        """Say what the space does not: the defaults of the algorithm; or all that its script says."""
+        """Say what the space does not: defaults of the algorithm, all that its script says, a published setting."""
         if not isinstance(content, dict):
             return content
         facts = None if (found := content.get("script")) is None else ScriptFacts.model_validate(found)
@@ -134,6 +122,9 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
             filled = {"learner": "rllib", **filled}
         if facts is not None:
             filled = {"algorithm": traits.name, **filled, "environment": {"id": facts.environment, **environment}}
+        if isinstance(holdup := content.get("holdup"), dict) and isinstance(name := holdup.get("published"), str):
+            env_id = facts.environment if facts else str(environment.get("id"))
+            filled["holdup"] = {**holdup, "published": published_setting(name, env_id)}
         return filled
 
     @property
@@ -144,7 +135,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     @property
     def learns(self) -> bool:
         """Whether trials are evaluated and scored."""
-        return KINDS[self.kind]
+        return self.kind != "throughput"
 
     @property
     def traits(self) -> Algorithm:
@@ -345,37 +336,19 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
 
 NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
-_CHOSE_NOTHING = (
-    *("script.own_parts", "search.anchors", "search.min_env_steps_per_s", "budget.allow_larger_batch"),
-    *("parameters.vtrace_clip_rho_threshold", "parameters.vtrace_clip_pg_rho_threshold"),
-    *("parameters.circular_buffer_num_batches", "parameters.circular_buffer_iterations_per_batch"),
-    *("parameters.target_network_update_freq", "resources.emulation_processes"),
-)
-"""Keys of earlier versions without which trials run as before."""
-_AS_NOW = {"environment.action_repeat": 1}
-"""Keys of earlier versions -> value by which trials ran as they do now."""
-_CHOSE_TRIALS = (
-    *_AS_NOW,
-    *(
-        "environment.normalize_observations",
-        "environment.step_cpu_ms",
-        "evaluation.agent",
-        "exclusive",
-        "config_kwargs",
-    ),
-    *("standardization", "throughput.allocation"),
-    *("holdup.num_rounds", "holdup.calibrate", "holdup.stress", "holdup.measure", "holdup.cpu_hours"),
-    *("holdup.tune_seeds", "holdup.rank_seeds", "holdup.test_seeds", "holdup.baselines"),
-    *("holdup.confirm.num_seeds_others", "holdup.confirm.num_seeds_stock"),
-)
-"""Keys of earlier versions by which trials ran that this version does not run; and `step` of every range."""
+WITHDRAWN: Mapping[str, Any] = {
+    "environment.action_repeat": 1,
+    "environment.frame_stack": 1,
+    "resources.emulation_processes": 1,
+}
+"""Keys of earlier versions -> the value by which trials ran as they do now, where that is not empty."""
 
 
 def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return a recorded spec of an earlier version in the words of this one; keys that it lacks have their defaults.
+    """Return a recorded spec of another version in the words of this one, without the keys that this one lacks.
 
-    Keys that nothing reads any more are left out. Beside it stand those of `_CHOSE_TRIALS` that say something: such a
-    study can be read and not resumed.
+    Beside it stand the places of those among them that say something by which trials ran: such a study can be read and
+    not resumed.
     """
     content, gone = dict(recorded), list[str]()
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
@@ -384,29 +357,28 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         environment = dict(environment)
         scaled = {"normalize_rewards": 1} if environment.pop("normalize_rewards") else {}
         content |= {"environment": environment, "parameters": {**content.get("parameters", {}), **scaled}}
-    if isinstance(search := content.get("search"), dict) and "anchors" in search:
-        content["search"] = {"baselines": search["anchors"], **search}
     return _known(content, "", StudySpec.model_fields, gone), gone
 
 
 def _known(content: Mapping[str, Any], above: str, fields: Mapping[str, Any], gone: list[str]) -> dict[str, Any]:
-    """Return what of a section this version knows; adds to `gone` the places that it does not know any more."""
+    """Return what of a section this version knows; adds to `gone` the places that it does not know and that matter."""
     known: dict[str, Any] = {}
     for key, value in content.items():
         place = f"{above}{key}"
-        inner = _keys_of(place, value, fields[key]) if key in fields and isinstance(value, dict) else None
-        if key in fields:
-            known[key] = value if inner is None else _known(value, f"{place}.", inner, gone)
-        elif value and value != _AS_NOW.get(place) and (place in _CHOSE_TRIALS or key == "step"):
-            gone.append(place)
-        elif value and place not in _CHOSE_NOTHING and place not in _AS_NOW:
-            known[key] = value  # of a later version: it is refused
+        if key not in fields:
+            gone += [place] if value and value != WITHDRAWN.get(place) else []
+            continue
+        info = fields[key]
+        section = None if place == "script" else _section_of(info)  # facts of a script have no keys that matter
+        inner = NAMES if place == "parameters" else getattr(section, "model_fields", None)
+        if isinstance(value, dict) and inner:
+            known[key] = _known(value, f"{place}.", inner, gone)
+        elif isinstance(value, list) and inner:
+            known[key] = [_known(each, f"{place}.", inner, gone) for each in value]
+        else:
+            known[key] = value
     return known
 
 
-def _keys_of(place: str, value: Mapping[str, Any], info: Any) -> Mapping[str, Any] | None:
-    """Return the keys that a recorded section may have; None where they are not the schema's."""
-    if place == "parameters" or "low" in value:
-        return NAMES if place == "parameters" else Range.model_fields
-    inner = inner_model(info) if isinstance(info, FieldInfo) and get_origin(info.annotation) is not dict else None
-    return None if inner is None else inner.model_fields
+def _section_of(info: Any) -> Any:
+    return inner_model(info) if isinstance(info, FieldInfo) and get_origin(info.annotation) is not dict else None

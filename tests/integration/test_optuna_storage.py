@@ -6,7 +6,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from study.designs.search.outcome import value_of
+from study.designs.proposals import value_of
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
 from study.mirrors.follower import sync

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.records.records import RecordLog
-from study.space.space_file import SHIPPED
 from tests import holdup, synthetic
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,15 +86,3 @@ def test_status_of_a_folder_lists_kind_state_trials_and_best(tmp_path, monkeypat
     assert CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output.count("\n") >= 4
     monkeypatch.chdir(tmp_path)
     assert "Start one" in CliRunner().invoke(cli.app, ["status"]).output
-
-
-def test_the_schema_accepts_the_shipped_spaces():
-    jsonschema = pytest.importorskip("jsonschema")
-    from ruamel.yaml import YAML
-
-    schema = json.loads(CliRunner().invoke(cli.app, ["schema"]).stdout)
-    check, read = jsonschema.Draft202012Validator(schema), YAML(typ="safe").load
-    for file in SHIPPED.glob("*.yaml"):
-        check.validate(read(file.read_text()))
-    misspelt = (SHIPPED / "laptop.yaml").read_text().replace("num_env_runners", "num_env_runner")
-    assert list(check.iter_errors(read(misspelt)))

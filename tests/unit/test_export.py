@@ -67,11 +67,11 @@ def test_the_yaml_is_a_space_that_runs_the_setting_and_says_which_scales_were_co
 
 
 def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec(environment__frame_stack=2)
+    spec = holdup.holdup_spec(model__conv_net="nature")
     folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    with pytest.raises(AnalysisError, match=r"frame_stack\. Fix: Use `export --format yaml`"):
+    with pytest.raises(AnalysisError, match=r"conv_net\. Fix: Use `export --format yaml`"):
         export_python(folder, 6)
-    assert "frame_stack: 2" in export_yaml(folder, 6)
+    assert "conv_net: nature" in export_yaml(folder, 6)
 
 
 def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Path) -> None:

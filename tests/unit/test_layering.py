@@ -162,10 +162,10 @@ HOMES = {
     },
     "torch": {
         "study/trial",
-        "study/designs/search/proposals.py",
+        "study/designs/proposals.py",
     },  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
-    "optuna": {"study/designs/search", "study/mirrors"},
+    "optuna": {"study/designs/proposals.py", "study/mirrors"},
     "tensorboardX": {"study/mirrors/tensorboard.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
 }

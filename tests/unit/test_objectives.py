@@ -2,7 +2,7 @@
 
 import pytest
 
-from study.designs.search.worth import merit
+from study.designs.search import merit
 from tests.driven import Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec

@@ -13,8 +13,8 @@ from study.space.published import Published, published
 from study.space.settings import runnable
 from tests import spaces
 from tests.benchmarks.published import compare, engines_of, space
-from tests.driven import CLUSTER, Session
-from tests.spaces import read_again, requests_of, spec
+from tests.driven import CLUSTER
+from tests.spaces import read_again
 from tests.unit.test_space_rules import HELD_UP
 
 ALL = [(source, environment) for source, entries in published().items() for environment in entries]
@@ -29,47 +29,12 @@ def test_every_published_setting_is_a_space_that_runs_as_it_is_written_or_says_w
         assert {name: setting.get(name, NAMES[name].default) for name in entry.parameters} == entry.parameters
         assert setting["train_batch_size"] % entry.num_envs == 0
     assert sum(said is not None for said in entry.evaluation.model_dump().values()) == 1
-    named = {"environment__id": environment, "search__baselines": [{"published": source}], "search__num_trials": 9}
+    named = spaces.with_changes(HELD_UP, environment__id=environment, holdup__published=source)
     if entry.lacks:
-        with pytest.raises(SpaceError, match=r"search\.baselines\.0\.published: this program has no "):
-            spec(**named)
+        with pytest.raises(SpaceError, match=r"holdup\.published: this program has no "):
+            spaces.spec_of(named)
     else:
-        (baseline,) = spec(**named).search.baselines
-        assert (baseline.name, baseline.parameters) == (source, entry.parameters)
-
-
-def test_a_published_baseline_runs_as_published_at_every_scale_and_the_sampler_does_not_learn_from_it(tmp_path):
-    named = [{"published": "rl_zoo3", "parameters": {"gamma": 0.97}}, {"name": "mine", "parameters": {"lr": 1e-3}}]
-    of_it = spec(search__baselines=named, search__num_trials=9, execution="real")
-    assert read_again(of_it) == of_it
-    expected = {**published()["rl_zoo3"]["CartPole-v1"].parameters, "gamma": 0.97}
-    session = Session(tmp_path, of_it)
-    started = [session.conductor.next_trial() for _ in range(1)]
-    session.finish(0)
-    while (one := session.conductor.next_trial()) is not None:
-        started.append(one)
-        session.finish(one.trial)
-    assert [(each.anchor, each.num_env_runners) for each in started[:6]] == [
-        (name, scale) for name in ("rl_zoo3", "mine") for scale in (1, 2, 4)
-    ]
-    for each in started[:3]:
-        assert {name: each.setting[name] for name in expected} == expected
-        assert each.setting["num_envs_per_env_runner"] == 2
-    assert [each.optuna_number for each in started] == [None, None, None, 0, 1, 2, 3, 4, 5]
-    assert [request.index_at_scale for request in requests_of(of_it)[3:6]] == [0, 0, 0]
-
-
-def test_a_published_learning_rate_is_not_scaled_and_its_batch_takes_the_place_of_a_rule():
-    of_it = spec(
-        search__baselines=[{"published": "cleanrl"}],
-        search__num_trials=9,
-        parameters__lr_scaling_exponent=0.5,
-        parameters__train_batch_size=None,
-        parameters__steps_per_env_runner=[200, 400],
-    )
-    for request in requests_of(of_it)[:3]:
-        setting = runnable(of_it, {**request.setting, SCALE: request.num_env_runners}, written=tuple(request.setting))
-        assert (setting["lr"], setting["train_batch_size"], setting["minibatch_size"]) == (2.5e-4, 512, 128)
+        assert spaces.spec_of(named).holdup.published == entry.parameters
 
 
 def test_a_hold_up_study_names_a_published_setting():
@@ -92,13 +57,9 @@ def test_a_hold_up_study_names_a_published_setting():
     ],
 )
 def test_a_name_that_means_nothing_is_one_fault_that_says_what_there_is(environment, name, said):
-    for base, changes, place in (
-        (spaces.BASE, {"search__baselines": [{"published": name}]}, "search.baselines.0.published"),
-        (HELD_UP, {"holdup__published": name}, "holdup.published"),
-    ):
-        with pytest.raises(SpaceError, match=said) as caught:
-            spaces.spec_of(spaces.with_changes(base, environment__id=environment, **changes))
-        assert [fault.where for fault in caught.value.faults] == [place]
+    with pytest.raises(SpaceError, match=said) as caught:
+        spaces.spec_of(spaces.with_changes(HELD_UP, environment__id=environment, holdup__published=name))
+    assert [fault.where for fault in caught.value.faults] == ["holdup.published"]
 
 
 def entry(**changes) -> Published:

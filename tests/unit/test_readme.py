@@ -38,7 +38,7 @@ def test_the_field_reference_is_the_schema():
     (found,) = re.findall(
         r"<!-- reference: .*? -->\n(.*?)<!-- /reference -->", PAGES["search_spaces/fields.md"], flags=re.DOTALL
     )
-    assert found == field_reference(), "paste the output of `python -m study schema --markdown`"
+    assert found == field_reference(), "paste the output of `python -m study schema`"
 
 
 @pytest.mark.parametrize("file", SHIPPED.glob("*.yaml"), ids=lambda file: file.name)

@@ -8,7 +8,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
-from study.designs.search.proposals import Observation, propose
+from study.designs.proposals import Observation, propose
 from study.errors import RecordError
 from tests.driven import ROOMY, Session
 from tests.spaces import spec

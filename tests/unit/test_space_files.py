@@ -43,12 +43,13 @@ def test_an_unknown_space_names_the_nearest():
             load_space(name)
 
 
-def test_all_faults_are_reported_at_once_field_faults_and_rules_between_fields():
-    wrong = {"parameters.num_env_runner": 1, "parameters.gamma": 2, "parameters.minibatch_size": 900, "bogus": 1}
-    wrong["search.sampler"] = "x"
-    with pytest.raises(SpaceError) as caught:
-        spec(**{where.replace(".", "__"): value for where, value in wrong.items()})
-    assert {fault.where for fault in caught.value.faults} == set(wrong)
+def test_all_faults_of_fields_are_reported_at_once_and_then_all_rules_between_fields():
+    fields = {"parameters.num_env_runner": 1, "parameters.gamma": 2, "bogus": 1, "search.sampler": "x"}
+    rules = {"parameters.minibatch_size": 900, "environment.floor": None, "config_args": "a"}
+    for wrong in (fields, rules):
+        with pytest.raises(SpaceError) as caught:
+            spec(**{where.replace(".", "__"): value for where, value in wrong.items()})
+        assert {fault.where for fault in caught.value.faults} == set(wrong)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +104,12 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     ),
     ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10, "below it, indented, without dashes: env_steps, it"),
     *(
-        (RUNNERS, text, "parameters.num_env_runners", 7, "or a range such as {low: 1, high: 46}.")
+        (RUNNERS, text, "parameters.num_env_runners", 7, "or a range such as {low: 1, high: 46}")
         for text in ("1-46", "1, 2, 4", "")
     ),
     (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2] for a list"),
     (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "a space behind each colon"),
-    (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners.step", 7, "Use one of: low, high, log"),
+    (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "a range such as {low: 1, high: 46}"),
     ("id: CartPole-v1", "id: 'mazes/my_maze.py:Maze'", "environment.id", 2, "Did you mean 'mazes.my_maze:Maze'?"),
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "decimals with a point"),
@@ -199,13 +200,13 @@ def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
         {"budget__env_steps": 1001},
         {"rllib": {"training": {"use_gae": True}}},
         {"parameters__lr": 3e-4},
-        {"environment__frame_stack": 4},
+        {"environment__step_wait_ms": 4},
     ):
         assert spec(**changes).digest() != base.digest()
 
 
 def test_what_equals_a_default_is_not_part_of_the_identity():
-    assert spec(parameters__gamma=0.99, environment__frame_stack=1, evaluation__seed=10_000).digest() == spec().digest()
+    assert spec(parameters__gamma=0.99, search__sampler_seed=0, evaluation__seed=10_000).digest() == spec().digest()
     appo = {"algorithm": "APPO", "parameters": {"num_env_runners": 1}}
     assert spec(**appo).digest() == spec(**appo, parameters__lr=5e-4).digest()  # the default of this algorithm
     assert spec(**appo).digest() != spec(**appo, parameters__lr=3e-4).digest()  # that of PPO
@@ -222,25 +223,17 @@ def test_a_study_that_an_earlier_version_recorded_is_resumed_with_its_space(path
         resumed_identity(folder, other, options)
 
 
-def test_what_earlier_versions_recorded_is_read():
-    recorded = holdup.holdup_spec().to_json()
+def test_what_other_versions_recorded_is_read_and_what_chose_trials_is_named():
+    recorded = holdup.holdup_spec(holdup__published={"lr": 0.01}).to_json()
     assert as_of_now(recorded) == (recorded, [])
-    assert as_of_now({**recorded, "gravity": 9.81})[0]["gravity"] == 9.81  # of a later version, to be refused
-    assert as_of_now({**recorded, "throughput": {"allocation": None}})[1] == []
-    for said, parameters in (
-        (True, {**recorded["parameters"], "normalize_rewards": 1}),
-        (False, recorded["parameters"]),
-    ):
-        before = {**recorded, "environment": {**recorded["environment"], "normalize_rewards": said}}
-        assert as_of_now(before) == ({**recorded, "parameters": parameters}, [])
-    assert as_of_now({**recorded, "throughput": {"allocation": {"num_env_runners": 4}}})[1] == ["throughput.allocation"]
-    rate = {"low": 1, "high": 3, "log": False}
-    old = {**recorded, "learner": "lean", "search": {**recorded["search"], "anchors": []}, "standardization": "none"}
-    del old["version"], old["search"]["baselines"]
-    old["parameters"] = {**recorded["parameters"], "lr": {**rate, "step": 1}}
-    old["holdup"] = {**recorded["holdup"], "measure": {"repeats": 2}}
-    old["budget"] = {**recorded["budget"], "allow_larger_batch": True}  # which chose no trial
+    for normalised in (True, False):
+        environment = {**recorded["environment"], "normalize_rewards": normalised, "frame_stack": 1}
+        parameters = {**recorded["parameters"], **({"normalize_rewards": 1} if normalised else {})}
+        assert as_of_now({**recorded, "environment": environment}) == ({**recorded, "parameters": parameters}, [])
+    baseline = {"name": "a", "parameters": {"lr": 0.1}}
+    old = {**recorded, "learner": "lean", "exclusive": False, "gravity": 9.81}
+    old["search"] = {**recorded["search"], "baselines": [{**baseline, "published": None}]}
+    old["environment"] = {**recorded["environment"], "frame_stack": 4}
     now, gone = as_of_now(old)
-    assert set(gone) == {"holdup.measure", "parameters.lr.step", "standardization"}
-    expected = {**recorded, "learner": "fused", "parameters": {**recorded["parameters"], "lr": rate}}
-    assert {"version": 1, **now} == expected
+    assert set(gone) == {"gravity", "environment.frame_stack"}
+    assert now == {**recorded, "learner": "fused", "search": {**recorded["search"], "baselines": [baseline]}}

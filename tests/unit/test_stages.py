@@ -18,7 +18,7 @@ from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
-from study.designs.search.outcome import value_of
+from study.designs.proposals import value_of
 from study.errors import RecordError
 from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialRequest, TrialStarted
 from study.space.sections import MOST_STUDIES

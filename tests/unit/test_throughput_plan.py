@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.designs.registry import make_plan
-from study.designs.throughput.design import in_block
+from study.designs.throughput import in_block
 from study.errors import ClusterError
 from study.options import all_overrides
-from study.space.throughput import BASE_CELL, cells_of
+from study.space.settings import BASE_CELL, cells_of
 from tests.spaces import cluster, requests_of
 from tests.throughput import throughput_spec
 

@@ -3,8 +3,8 @@
 import pytest
 
 from study.errors import SpaceError
+from study.space.settings import BASE_CELL, cells_of
 from study.space.spec import StudySpec
-from study.space.throughput import BASE_CELL, cells_of
 from tests.spaces import read_again
 from tests.throughput import throughput_spec
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from study.cli.display import print_trials
 from study.records.ledger import best_per_scale
-from study.space.throughput import BASE_CELL
+from study.space.settings import BASE_CELL
 from tests.driven import Driven, assert_whole, rows
 from tests.reported import built, iteration, report
 from tests.spaces import cluster

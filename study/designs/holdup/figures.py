@@ -36,7 +36,7 @@ from study.designs.holdup.verdict import (
     run_of,
     search_paid,
 )
-from study.designs.search.worth import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
+from study.designs.search import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
 from study.engine import OWN, engine_of_space
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow

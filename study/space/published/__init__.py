@@ -8,9 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 from ruamel.yaml import YAML
 
-from study.errors import Fault
-from study.space.domains import Model
-from study.space.faults import ALIKE, fault, meant_by
+from study.space.domains import Model, broken
+from study.space.faults import meant_by
 from study.space.parameters import Value
 from study.text import listed
 
@@ -78,48 +77,24 @@ def _merged(shared: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, An
     return {**shared, **entry, **sections}
 
 
-def with_published(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[Fault]]:
-    """Return a space's content with published settings in place of their names, and the names that mean none.
+def published_setting(source: str, environment: str) -> dict[str, Value]:
+    """Return the setting that a source publishes for an environment.
 
-    Where one means none, all baselines of its list are left out.
+    Raises:
+        PydanticCustomError: It publishes none that this program can run; says which sources do.
     """
-    whole, faults = dict(content), list[Fault]()
-    section = content.get("script") or content.get("environment")
-    environment = section.get("environment", section.get("id")) if isinstance(section, dict) else None
-    if isinstance(search := content.get("search"), dict) and isinstance(given := search.get("baselines"), list):
-        baselines = [_written_out(each, index, str(environment), faults) for index, each in enumerate(given)]
-        whole["search"] = {**search, "baselines": [] if faults else baselines}
-    if isinstance(holdup := content.get("holdup"), dict) and isinstance(name := holdup.get("published"), str):
-        whole["holdup"] = {**holdup, "published": _setting(name, "holdup.published", str(environment), faults)}
-    return whole, faults
-
-
-def _written_out(baseline: Any, index: int, environment: str, faults: list[Fault]) -> Any:
-    """Return a baseline with the parameters of the published setting that it names, and its changes of them."""
-    if not isinstance(baseline, dict) or baseline.get("published") is None:
-        return baseline
-    name, place = baseline["published"], f"search.baselines.{index}.published"
-    setting, changes = _setting(name, place, environment, faults), baseline.get("parameters", {})
-    parameters = {**setting, **changes} if isinstance(changes, dict) else changes
-    rest = {key: value for key, value in baseline.items() if key != "published"}
-    return {"name": name, **rest, "parameters": parameters}
-
-
-def _setting(name: object, place: str, environment: str, faults: list[Fault]) -> dict[str, Value]:
-    """Return the published setting of a name, nothing where it means none: the fault is then among `faults`."""
-    known = published()
-    entry = known.get(str(name), {}).get(environment)
+    known, where = published(), "holdup.published"
+    entry = known.get(source, {}).get(environment)
     if entry is not None and not entry.lacks:
         return dict(entry.parameters)
-    here = [source for source, entries in known.items() if environment in entries and not entries[environment].lacks]
+    here = [name for name, entries in known.items() if environment in entries and not entries[environment].lacks]
     fix = f"Use one of: {', '.join(here)}." if here else f"Nothing is published for {environment}: write parameters."
     if entry is not None:
-        faults.append(fault(place, f"this program has no {entry.lacks}", f"{name} of {environment}", fix))
-    elif str(name) in known:
-        rule = f"{name} publishes settings of {listed(list(known[str(name)]))}"
-        faults.append(fault(place, rule, environment, fix))
-    else:
-        near = meant_by(str(name), [*known], cutoff=ALIKE)
-        fix = f"Did you mean '{near}'? It has {listed(list(known[near]))}." if near else fix
-        faults.append(fault(place, "must be a source of published settings", str(name), fix))
-    return {}
+        rule, got = f"this program has no {entry.lacks}", f"{source} of {environment}"
+        raise broken(where=where, rule=rule, got=got, fix=fix)
+    if source in known:
+        rule = f"{source} publishes settings of {listed(list(known[source]))}"
+        raise broken(where=where, rule=rule, got=environment, fix=fix)
+    if near := meant_by(source, [*known]):
+        fix = f"Did you mean '{near}'? It has {listed(list(known[near]))}."
+    raise broken(where=where, rule="must be a source of published settings", got=source, fix=fix)

@@ -17,7 +17,7 @@ from gymnasium.wrappers import TimeLimit
 
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.envpool_envs import EnvPoolEnv, EnvPoolLanes
-from study.trial.engine.envs.lane_envs import ID, GymnasiumLanes, Unusable, observed, stacked
+from study.trial.engine.envs.lane_envs import ID, GymnasiumLanes, Unusable, observed
 
 _ALIKE = 0.7
 """How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
@@ -74,7 +74,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
         known = copy.copy(gymnasium.spec(spec.id.rpartition(":")[2]))
         known.order_enforce = False
         env = gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **kwargs)
-        return stacked(observed(env), spec.frame_stack)
+        return observed(env)
     # Nothing else is called: any function of any module would do what its name in a space file says.
     if not isinstance(maker, type) or not issubclass(maker, gymnasium.Env):
         got = str(getattr(maker, "__name__", type(maker).__name__))
@@ -86,7 +86,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     env = maker(**kwargs)
     if spec.max_episode_steps is not None:
         env = TimeLimit(env, spec.max_episode_steps)
-    return stacked(observed(env), spec.frame_stack)
+    return observed(env)
 
 
 def _find(env_id: str) -> Any:

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
-from gymnasium.wrappers import DtypeObservation, FlattenObservation, FrameStackObservation, TransformObservation
+from gymnasium.wrappers import DtypeObservation, FlattenObservation, TransformObservation
 
 from study.errors import Fault, StudyError
 
@@ -88,20 +88,6 @@ def scaled(images: Any) -> npt.NDArray[np.float32]:
     """Return bytes as numbers in [0, 1], in the same shape."""
     numbers: npt.NDArray[np.float32] = np.divide(images, _BRIGHTEST, dtype=np.float32)
     return numbers
-
-
-def stacked(env: gymnasium.Env, number: int) -> gymnasium.Env:
-    """Return an environment of float32 observations that shows so many of the last ones.
-
-    They stand side by side along the last axis, the newest last; an episode begins with copies of its first.
-    """
-    if number == 1:
-        return env
-    space = env.observation_space
-    low, high = (np.concatenate([bound] * number, axis=-1) for bound in (space.low, space.high))
-    # Copies: an environment may write its next observation into the same array.
-    frames = FrameStackObservation(TransformObservation(env, np.array, space), number)
-    return TransformObservation(frames, lambda seen: np.concatenate(list(seen), axis=-1), Box(low, high, dtype="f4"))
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------

@@ -18,9 +18,8 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning.plan import Plan, TrialKind, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
-from study.space.settings import THROUGHPUT
+from study.space.settings import BASE_CELL, THROUGHPUT, cells_of, spec_of_cell
 from study.space.spec import StudySpec
-from study.space.throughput import BASE_CELL, cells_of, spec_of_cell
 from study.text import count
 
 Point = TypeVar("Point")

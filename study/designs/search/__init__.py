@@ -1,1 +1,0 @@
-"""A search: which settings learn best at each scale. Optuna proposes."""
