@@ -23,6 +23,7 @@ from study.trial.engine.extensions import (
     ExtendedPPOTorchLearner,
     NormalizedObservations,
     install,
+    scaled_by,
 )
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
@@ -386,11 +387,11 @@ def test_rllibs_runner_has_seen_the_same_observations_as_its_episodes_say() -> N
     (piece,) = [each for each in runner._env_to_module.connectors if isinstance(each, NormalizedObservations)]
     rows = [episode.get_observations()[: len(episode) + (not episode.is_done)] for episode in sampled[1]]
     moments = piece.statistics.moments()
-    count = piece.statistics.added[0][0]
+    count = float(piece.statistics.added[0].sum())
     assert count == pytest.approx(len(np.concatenate(rows)), abs=1.1 * LANES)  # resets come a step later
-    np.testing.assert_allclose(moments[0], np.concatenate(rows).mean(axis=0), atol=0.05)
+    np.testing.assert_allclose(moments[0][0], np.concatenate(rows).mean(axis=0), atol=0.05)
     last = sampled[0][-1].get_observations()[-1]
-    np.testing.assert_allclose(last, piece.statistics.normalized(sampled[1][-1].get_observations()[-1:])[0], atol=1e-5)
+    np.testing.assert_allclose(last, scaled_by(sampled[1][-1].get_observations()[-1:], *moments)[0], atol=1e-5)
 
 
 def test_evaluations_use_the_frozen_statistics_by_our_lanes_and_by_rllibs_runner() -> None:
