@@ -2,21 +2,17 @@
 
 study = analysis.open("studies/throughput")
 study.answer(); study.estimates("efficiency_per_runner"); study.table("strong_scaling"); study.plot("efficiency")
-analysis.compare(["studies/throughput", "studies/stock"], "env_steps_per_s")
 
 Importing this is quick: pandas and what reads a study load with the first study. No engine is imported.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.opened import Study
 
-__all__ = ["compare", "open"]
+__all__ = ["open"]
 
 
 def open(source: str | Path, name: str | None = None) -> "Study":
@@ -35,27 +31,3 @@ def open(source: str | Path, name: str | None = None) -> "Study":
     from analysis.opened import Study
 
     return Study(open_study(source, study=name))
-
-
-def compare(sources: "Iterable[str | Path | Study]", quantity: str | None = None) -> "pd.DataFrame":
-    """Return the estimates of several studies in one frame, with the column `study` before the others.
-
-    Only rows of one `fingerprint` are of equal work: a ratio of others compares more than the number of runners.
-
-    Args:
-        sources: Folders, tracking URIs or open studies.
-        quantity: As in `Study.estimates`; None: all.
-
-    Raises:
-        StudyError: As `open`; or there is no such quantity.
-    """
-    import pandas as pd
-
-    studies = [open(each) if isinstance(each, (str, Path)) else each for each in sources]
-    names = [each.name for each in studies]
-    frames = []
-    for study, name in zip(studies, names, strict=True):
-        frame = study.estimates(quantity)
-        frame.insert(0, "study", name if names.count(name) == 1 else f"{name} ({study.data.source})")
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)

@@ -16,7 +16,6 @@ import orjson
 from pydantic import BaseModel
 
 from study.engine import engine_of
-from study.errors import AnalysisError
 from study.harmless import mask_arguments
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.sections import LEARNERS, EnvironmentSpec, EvaluationSpec, NetworkSpec
@@ -60,7 +59,7 @@ def fingerprints(
         provenances: Of the drivers, per session.
         kinds: Session, variant, execution and learners of each trial: trials of one kind are built alike.
         settings: Of each trial.
-        read_back: `effective_part` of each trial as JSON; one that never came up, None, takes that of its kind's first.
+        read_back: `effective_part` of each trial as JSON; None takes that of its kind's first.
     """
     first: dict[Hashable, str] = {}
     for kind, part in zip(kinds, read_back, strict=True):
@@ -131,14 +130,7 @@ def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
 
 
 def asked(setting: Mapping[str, Value], *, execution: str, num_learners: int | None) -> dict[str, Any]:
-    """Return the entries that a trial's own setting gives.
-
-    Args:
-        setting: Its parameters.
-        execution: real or emulated.
-        num_learners: Learner processes; None where it is not known. They are no runners: a time that they shortened is
-            no speed-up of the runners.
-    """
+    """Return the entries that a trial's own setting gives. Learners are among them: they are no runners."""
     return {
         **{name: value for name, value in setting.items() if name not in _TOLD_APART},
         # A setting's minibatch is what all learners take together.
@@ -160,10 +152,7 @@ def effective_part(effective: Mapping[str, Any], provenance: Mapping[str, Any]) 
 
 
 def node_types(hostnames: Iterable[str], *, oar: bool) -> list[str]:
-    """Return the clusters of Grid'5000 nodes, whose names are `cluster-number`; empty for other names.
-
-    Nodes of one cluster are alike, nodes of two are not; elsewhere a host's name says nothing about its hardware.
-    """
+    """Return the clusters of Grid'5000 nodes, whose names are `cluster-number` and which differ in hardware."""
     pattern = re.compile(r"([a-z]+)-\d+" if oar else r"([a-z]+)-\d+\.\w+\.grid5000\.fr")
     found = {match[1] for name in hostnames if (match := pattern.match(name))}
     return sorted(found)
@@ -207,25 +196,11 @@ _BUILT, _ASKED = ("effective_runner.runner_class", "effective_learner.learner_cl
 
 @lru_cache(maxsize=4096)
 def fields(fingerprint: str) -> Mapping[str, Any]:
-    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`), the engine as one.
+    """Return the fields of a fingerprint, nested ones by dotted names (`environment.id`).
 
-    Raises:
-        AnalysisError: It is no JSON object.
+    The field `engine` stands in place of those that say which runner and learner were asked and built.
     """
-    try:
-        content = orjson.loads(fingerprint)
-    except orjson.JSONDecodeError:
-        content = None
-    if not isinstance(content, dict):
-        rule = "must be the JSON text of an object"
-        raise AnalysisError(
-            where="fingerprint", rule=rule, got=f"{fingerprint[:60]!r}", fix="Load the runs by analysis.load."
-        )
-    return _with_engine(dict(_flat(content)))
-
-
-def _with_engine(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with `engine` in place of those that say which runner and learner were asked and built."""
+    content = dict(_flat(orjson.loads(fingerprint)))
     engine = engine_of({name.rpartition(".")[2]: content[name] for name in _BUILT if name in content})
     if engine is None:
         return content

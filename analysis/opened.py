@@ -18,7 +18,7 @@ from analysis.estimates.certificate import certificate_of
 from analysis.estimates.settings import Setting, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
-from analysis.models.study import model_rows
+from analysis.models.iteration_time import model_rows
 from analysis.quantity import Part, rows_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from analysis.scaling.selection import Selection
@@ -66,10 +66,6 @@ class Study:
     @property
     def evaluations(self) -> pd.DataFrame:
         """One row per greedy evaluation; columns and units: `analysis.load.EVALUATION_COLUMNS`."""
-        return self._evaluations.copy()
-
-    @cached_property
-    def _evaluations(self) -> pd.DataFrame:
         return self.data.evaluations()
 
     def estimates(self, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
@@ -110,7 +106,7 @@ class Study:
         Raises:
             AnalysisError: There is no table of that name.
         """
-        from analysis.tables.catalogue import table_of
+        from analysis.tables import table_of
 
         return table_of(name, self)
 
@@ -134,7 +130,7 @@ class Study:
     @cached_property
     def tables(self) -> "dict[str, Table]":
         """The tables of the report by name; one without rows says why."""
-        from analysis.tables.catalogue import TABLES
+        from analysis.tables import TABLES
 
         return {name: self.table(name) for name in TABLES}
 
@@ -226,7 +222,7 @@ class Study:
         """The settings that runs are judged by, with their runs (`analysis.estimates.settings`)."""
         runs, spec = self.data.runs, self.data.spec
         if runs["env_steps_to_target"].notna().any():
-            runs = watched(runs, self._evaluations, target=spec.environment.target if spec else None)
+            runs = watched(runs, self.evaluations, target=spec.environment.target if spec else None)
         return settings_of(runs, spec)
 
     @cached_property

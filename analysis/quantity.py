@@ -82,13 +82,9 @@ def row(name: str, estimate: Estimate, place: Row, **more: Any) -> Row:
 
 
 def rows_of(grain: str, thing: Any, place: Row, bases: Mapping[str, str] = MappingProxyType({})) -> Iterator[Row]:
-    """Yield a row for each quantity of a grain that exists for a thing.
+    """Yield a row for each quantity of a grain that exists for a thing, with the columns of its place.
 
-    Args:
-        grain: Of the quantities.
-        thing: What they are computed from.
-        place: Columns of the rows.
-        bases: What ratios are relative to in words, by `Quantity.to`.
+    `bases` says what ratios are relative to in words, by `Quantity.to`.
     """
     for each in QUANTITIES.values():
         if each.grain == grain and each.of is not None and (estimate := each.of(thing)) is not None:
@@ -119,10 +115,7 @@ class Part:
 def unknown(what: str, name: object, known: Mapping[str, str]) -> AnalysisError:
     """Return the error for a name that does not exist, with what was probably meant.
 
-    Args:
-        what: What it is the name of.
-        name: What was asked for.
-        known: Name -> what people call it, which they may have typed.
+    `known` is name -> what people call it, which they may have typed.
     """
 
     def letters(text: str) -> str:

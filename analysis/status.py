@@ -78,23 +78,17 @@ class TimeLeft(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """Where a study stands at one moment.
+    """Where a study stands at one moment, in seconds since the epoch.
 
     Attributes:
-        name: Of the study.
-        moment: Seconds since the epoch.
-        driver: What has become of its driver.
         state: One sentence.
         complete: Whether the latest driver came to the end of its plan.
         guessed: Whether the number of planned trials is a guess.
         stage: Stage that a hold-up study is at; empty for one without stages.
-        num_trials: Planned by the latest driver.
         counts: finished, failed, interrupted, running -> trials.
-        running: Trials under way.
         best_score: Highest score of a finished trial; None where none has one.
         sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
-        left: How long the rest should take.
         mirror: How far MLflow is; None for a packed study, which is mirrored to nowhere.
         problems: What could not be read, and what is shown nevertheless.
         advice: What a person should know or do, the gravest first.
@@ -200,7 +194,7 @@ def _driver(folder: StudyFolder, ledger: Ledger) -> Driver:
 
 def _mirror(folder: StudyFolder, identity: StudyIdentity) -> Mirror | None:
     try:
-        return Mirror(mask_credentials(identity.tracking_uri), MlflowMirror(folder, identity.tracking_uri).behind)
+        return Mirror(mask_credentials(identity.tracking_uri), MlflowMirror(folder).behind)
     except (OSError, RecordError):
         return None
 

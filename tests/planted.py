@@ -56,15 +56,9 @@ def run(
     **columns: Any,
 ) -> dict[str, Any]:
     """Return one row of `runs`; `workload` are further entries of the fingerprint."""
-    described = {
-        "algorithm": "PPO",
-        "environment": {"id": "Waiting-v0", "step_wait_ms": 0.0},
-        "train_batch_size": batch,
-        "minibatch_times_learners": 128,
-        "num_epochs": 4,
-        "num_envs_per_env_runner": 4,
-        **workload,
-    }
+    setting = {"train_batch_size": batch, "num_epochs": 4, "num_envs_per_env_runner": 4}
+    environment = {"id": "Waiting-v0", "step_wait_ms": 0.0}
+    described = {"algorithm": "PPO", "environment": environment, "minibatch_times_learners": 128, **setting}
     sampling = 0.7 * iteration_time_s
     times = {
         "iteration_time_s": iteration_time_s,
@@ -86,10 +80,8 @@ def run(
         "reason": "because" if status == "failed" else None,
         "seed": seed,
         "num_env_runners": runners,
-        "num_envs_per_env_runner": 4,
-        "train_batch_size": batch,
+        **setting,
         "minibatch_size": 128,
-        "num_epochs": 4,
         "lr": 3e-4,
         "num_learners": 0,
         "num_cpus": runners + 1,
@@ -98,7 +90,7 @@ def run(
         "timing": timing,
         "timing_reason": "3 processes on 2 cores" if timing == "oversubscribed" else "",
         "learner_threads": 1,
-        "fingerprint": json.dumps(described, sort_keys=True),
+        "fingerprint": json.dumps(described | workload, sort_keys=True),
         **(times if status == "finished" else {}),
         **columns,
     }

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from study.mirrors.follower import sync
 from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.process import sync
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import (
@@ -59,9 +59,9 @@ def make_folder(
     return folder
 
 
-def sync_mlflow(folder: StudyFolder, tracking_uri: str | None = None) -> tuple[int, int]:
-    """Send to MLflow what it has not got; return the records sent, and the trials there."""
-    return sync(MlflowMirror(folder, tracking_uri or folder.identity().tracking_uri))
+def sync_mlflow(folder: StudyFolder) -> int:
+    """Send to MLflow what it has not got; return the number of records."""
+    return sync(MlflowMirror(folder))
 
 
 def append(folder: StudyFolder, *records: Record) -> None:

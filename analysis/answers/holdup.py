@@ -15,7 +15,6 @@ from analysis.answers.facts import (
     runners,
     to_copy,
 )
-from analysis.answers.search import candidates
 from analysis.estimates.certificate import DAMAGE, estimate_of
 from analysis.estimates.settings import arm_in_words
 from analysis.tables.learning import rule_in_words, with_names
@@ -174,19 +173,9 @@ def _unknown(content: Mapping[str, Any], target: int) -> Iterator[Fact]:
 
 
 def _not_yet(study: "Study", why: str, *, fix: str = "") -> Answer:
-    """Return what a study without a certificate says: how far it is, and its best setting so far."""
-    data, found = study.data, candidates(study)
+    """Return what a study without a certificate says: how far it is, and how to go on."""
+    data = study.data
     missing = why if fix or complete(data) else "whether a setting holds up: the study is not complete."
+    said = Fact(role="answer", text=f"No answer yet: {progress(data)}.")
     unknown = Fact(role="unknown", text=missing, command=fix or go_on(data))
-    text = f"No answer yet: {progress(data)}."
-    if found["final_return"].isna().all():
-        return Answer(kind=data.kind, findings=(Fact(role="answer", text=text), unknown))
-    best = found.iloc[0]
-    text += f" So far a return of {in_words(best['final_return'])} with {runners(best[SCALE])} is best, on seeds that "
-    text += "settings are chosen by."
-    return Answer(
-        kind=data.kind,
-        findings=(Fact(role="answer", text=text, quantity="final_return"), unknown),
-        setting=to_copy({SCALE: best[SCALE], **best["values"]}),
-        figure="score",
-    )
+    return Answer(kind=data.kind, findings=(said, unknown), figure="score")

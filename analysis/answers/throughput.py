@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 HALF = 0.5
 """Share of its due below which an added CPU hardly pays."""
-MOST_PRICES = 12
 TYPED = ("num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
 RATE, HOURS, CPU_HOURS = "env_steps_per_s", "hours_per_million_steps", "cpu_hours_per_million_steps"
 PARTS = {
@@ -134,10 +133,6 @@ def unmeasured(study: "Study") -> Answer:
 def price_list(workload: pd.DataFrame, price_per_cpu_hour: float | None = None) -> Table:
     """Return what each number of runners costs; without a price, or with a price of 0, without costs."""
     wide = by_scale(workload, " ".join(name for name in PRICES if name != "cost"))
-    others = wide.loc[wide["basis"] != "measured", SCALE].tolist()
-    room = max(MOST_PRICES - len(wide) + len(others), 1)
-    hidden = others[room - 1 : -1]
-    wide = wide[~wide[SCALE].isin(hidden)].reset_index(drop=True)
     wide["basis"] = wide["basis"].replace("extrapolated", "predicted")
     for suffix in ("", "_low", "_high"):
         wide[f"cost{suffix}"] = wide[f"{CPU_HOURS}{suffix}"] * (price_per_cpu_hour or pd.NA)

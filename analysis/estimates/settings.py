@@ -21,21 +21,14 @@ from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
 from study.space.spec import StudySpec
-from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
+from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval
 from study.text import count
 
 LIMIT = "max_iterations"
 """Column that tells settings apart too: runs that were given less training are no replicates of the others."""
 _FIRST = (
-    "train_batch_size",
-    "minibatch_size",
-    "num_epochs",
-    "num_envs_per_env_runner",
-    "lr",
-    "gamma",
-    "lambda",
-    "clip_param",
-    "entropy_coeff",
+    *("train_batch_size", "minibatch_size", "num_epochs", "num_envs_per_env_runner"),
+    *("lr", "gamma", "lambda", "clip_param", "entropy_coeff"),
 )
 TOLD = (*_FIRST, *(name for name in PARAMETERS if name not in (*_FIRST, SCALE)), LIMIT)
 """What tells settings apart, in the order in which a name has them: all that a space can vary."""
@@ -147,13 +140,7 @@ def basis_of(labels: Iterable[str]) -> Basis:
 
 
 def arm_in_words(name: str, small: int | None, *, unnamed: str | None = None) -> str:
-    """Return what an arm or baseline is called, without its scale.
-
-    Args:
-        name: In the records, such as `best_small_batch_grown`.
-        small: The small scale of a hold-up study.
-        unnamed: What to return for a name that is not in `ARMS`; None: the name itself.
-    """
+    """Return what an arm or baseline of the records is called, without its scale; `unnamed` where `ARMS` has none."""
     known = ARMS.get(name, name.replace("_", " ") if unnamed is None else unnamed)
     return known.format(small="few runners" if small is None else count(small, "runner"))
 
@@ -185,12 +172,7 @@ def runs_per_setting(runs: pd.DataFrame) -> list[int]:
 def settings_of(runs: pd.DataFrame, spec: StudySpec | None = None) -> list[Setting]:
     """Return the settings of `learning_runs`: most seeds first, of equally many the best score, then the best return.
 
-    Args:
-        runs: One row per trial (`analysis.load`).
-        spec: The space, which says by what runs are judged; None where it is not known.
-
-    Returns:
-        At most `MOST_SETTINGS`.
+    The space says by what runs are judged. There are at most `MOST_SETTINGS`.
     """
     here = learning_runs(runs)
     if here.empty:
@@ -266,14 +248,6 @@ def final_return(at: Setting) -> Estimate | None:
 def score(at: Setting) -> Estimate | None:
     """Mean score of the runs, 0 = floor, 1 = reference; a failed run is 0."""
     return mean_interval(at.scores, solved=at.solved) if at.scored and np.isfinite(at.scores).all() else None
-
-
-@quantity("setting", "1", "solved")
-def solved_share(at: Setting) -> Estimate | None:
-    """Share of the runs that end at the target; a failed run does not."""
-    if at.target is None or not (np.isfinite(at.numbers("final_return")) | at.failed).any():
-        return None
-    return rate_interval(int(at.solved.sum()), len(at.runs))
 
 
 @quantity("setting", "CPU s", "CPU time")

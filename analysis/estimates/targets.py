@@ -4,7 +4,7 @@ A batch that is processed faster may need more env steps. A target is looked for
 is 50,000 env steps, the evaluation before being at none, got there anywhere in between; `BEFORE` says since when.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -60,16 +60,10 @@ def times_of(setting: Setting, horizon: float) -> tuple[FloatArray, FloatArray, 
 
 
 def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, horizon: float) -> Estimate:
-    """Return the restricted mean of env steps to the target with its bootstrap interval.
+    """Return the restricted mean of env steps to the target with its bootstrap interval, of what `times_of` returns.
 
-    The upper end is that of the recorded times, the lower one that of the evaluations before them.
-
-    Args:
-        times: Env steps to the target, or those watched without it, shape (runs,).
-        since: Env steps at which each run was last seen below the target, shape (runs,); equal to `times` where these
-            are exact.
-        reached: Whether each run got there, shape (runs,).
-        horizon: Env steps at which the mean is cut.
+    The upper end is that of the recorded times, the lower one that of the evaluations before them; the mean is cut at
+    the horizon.
     """
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     whole = np.full(times.size, horizon)
@@ -107,13 +101,12 @@ def targets_of(
 ) -> Part:
     """Return steps, time and CPUs to the target of each setting with several seeds, or of the confirmation.
 
-    Steps to the target are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that
-    ended, whatever their timing label. Where `watched` has said since when, intervals hold the time between two
-    evaluations. Throughput is that of the setting's own runs with a measured clock, total over total; of runs in
-    several workloads, such as on two kinds of hardware, of the one with the most.
+    Steps are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that ended, whatever
+    their timing label. Throughput is that of the setting's own runs with a measured clock, in the workload with the
+    most of them.
 
     Args:
-        settings: With their runs, those with the most runs first (`analysis.estimates.settings`).
+        settings: With their runs, those with the most runs first.
         measured: Runs whose times may be used (`analysis.scaling.selection`).
         num_trials: Trials of the study.
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
@@ -157,31 +150,18 @@ def targets_of(
 
 
 def _common_horizon(settings: Iterable[Setting]) -> float | None:
-    """Return the env steps up to which all settings were watched: the least of their longest finished runs.
-
-    None where no setting has a finished run. One whose runs all failed does not shorten it.
-    """
-
-    def longest() -> Iterator[float]:
-        for each in settings:
-            watched_ = each.runs.loc[~each.failed, ["env_steps", "env_steps_to_target"]]
-            steps = watched_.to_numpy(dtype=np.float64, na_value=np.nan)
-            if np.isfinite(steps).any():
-                yield float(np.nanmax(steps))
-
-    return min(longest(), default=None)
+    """Return the env steps up to which all settings were watched: the least of their longest finished runs, if any."""
+    names = ["env_steps", "env_steps_to_target"]
+    watched_ = [each.runs.loc[~each.failed, names].to_numpy(dtype=np.float64, na_value=np.nan) for each in settings]
+    return min((float(np.nanmax(steps)) for steps in watched_ if np.isfinite(steps).any()), default=None)
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:
     """Return the runs with `BEFORE`, the last evaluation before the target; 0 where there is none.
 
-    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did,
-    the last evaluation counts as seen below, unless it is at the target itself: another one would have confirmed it.
-
-    Args:
-        runs: One row per trial (`analysis.load`).
-        evaluations: One row per evaluation.
-        target: Return that counts as solved; None where it is not known, and the last evaluation then never counts.
+    The target is reached at the first of two evaluations in a row that are at or above it. Of a run that never did, the
+    last evaluation counts as seen below, unless it is at the target itself, which another one would have confirmed, or
+    the target is not known.
     """
     hits = runs.set_index("trial")["env_steps_to_target"].astype("Float64")
     trial, steps = evaluations["trial"], evaluations["env_steps"].astype("Float64")

@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from analysis.figures.drawings import efficiency, phases, return_steps, score, steps_to_target
 from analysis.figures.figure import Figure, absent
-from analysis.figures.learning import return_steps, score, steps_to_target
-from analysis.figures.time import efficiency, phases
 from analysis.quantity import unknown
 from study.errors import AnalysisError
 

@@ -1,6 +1,6 @@
 """The one value that every figure is: its frame, its words, and what draws it; as SVG, PNG and PDF. No pyplot.
 
-A page prints title and caption beside the picture; a picture that stands alone has its title above.
+A page prints title and caption beside the picture.
 """
 
 import io
@@ -18,8 +18,7 @@ from matplotlib.transforms import ScaledTranslation
 from analysis.tables.table import with_command
 from study.errors import AnalysisError
 
-Form = Literal["inline", "svg", "png", "pdf"]
-"""`inline`: SVG without its title, for a page that prints that beside it."""
+Form = Literal["svg", "png", "pdf"]
 INK, GREY = "#1a1a1a", "#6b6b6b"
 """Text and axes; what is not the finding. Contrast of the grey 5.3:1 on white."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00", "#56B4E9")
@@ -29,13 +28,11 @@ MARKS = ("o", "s", "D", "P", "X", "^")
 MAX_SERIES = len(COLOURS)
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0
 """Small on purpose: at the width of a phone the letters are still as large as they are here."""
-LONGEST_TITLE, LONGEST_LABEL = 54, 26
+LONGEST_TITLE, LONGEST_LABEL = 44, 26
 """Characters of one line."""
 BELOW_IN = -0.48
 """Where a legend begins, in inches above the axis."""
 DPI = 200
-TITLE_LINE_IN, LETTER_IN = 0.18, 0.09
-"""A line and a letter of a title."""
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica", "sans-serif"],
@@ -69,7 +66,7 @@ class Figure:
 
     Attributes:
         key: Name of its files and anchor; lower case letters, digits and `_`.
-        title: The finding that it shows, as the answer says it; of a figure that is missing, its subject.
+        title: The finding that it shows, as the answer says it; else its subject.
         alt: The numbers of all that is drawn, in words.
         caption: How to read it: marks, intervals, what is left out and why.
         frame: Every point that is drawn, one row each.
@@ -98,26 +95,21 @@ class Figure:
         """Draw on axes of one's own, for a notebook or a page of several figures.
 
         Args:
-            ax: Axes.
-            titled: Whether the title is written above. Then the figure makes room for all that is drawn, unless it has
-                a layout of its own.
+            ax: Axes; their figure gets a layout that makes room for all that is drawn, unless it has one.
+            titled: Whether the title is written above.
 
         Raises:
             AnalysisError: There is nothing to draw.
         """
         if self.paint is None:
-            raise AnalysisError(
-                where=f"figure {self.key}",
-                rule="must have something to draw",
-                got=f"none: {with_command(self.missing, self.command)}",
-                fix="Ask `drawn` before.",
-            )
+            got = f"none: {with_command(self.missing, self.command)}"
+            where, rule = f"figure {self.key}", "must have something to draw"
+            raise AnalysisError(where=where, rule=rule, got=got, fix="Ask `drawn` before.")
+        canvas: Any = ax.get_figure(root=True)
         if titled:
-            canvas: Any = ax.get_figure(root=True)
-            letters = int(ax.get_window_extent().width / canvas.dpi / LETTER_IN)
-            ax.set_title(wrapped(self.title, max(letters, 1)), loc="left", fontsize=9.5, fontweight="bold")
-            if canvas.get_layout_engine() is None:
-                canvas.set_layout_engine("constrained")
+            ax.set_title(wrapped(self.title, LONGEST_TITLE), loc="left", fontsize=9.5, fontweight="bold")
+        if canvas.get_layout_engine() is None:
+            canvas.set_layout_engine("constrained")
         # Matplotlib draws NumPy's types, not pandas' nullable ones.
         numbers = self.frame.select_dtypes(["Float64", "Int64", "boolean"])
         self.paint(ax, self.frame.astype(dict.fromkeys(numbers, "float64")))
@@ -125,12 +117,13 @@ class Figure:
     def pictures(self, forms: Collection[Form]) -> dict[Form, bytes]:
         """Return the picture in several forms, drawn once: the same bytes for the same frame, a PNG 920 pixels across.
 
+        Its title is in its metadata: a page prints it beside the picture.
+
         Raises:
             AnalysisError: There is nothing to draw.
         """
         titles = {"Title": self.title, "Description": self.alt}
         about: dict[Form, dict[str, Any]] = {
-            "inline": {"Date": None, "Creator": None},  # without a title, so it comes first
             "svg": {"Date": None, "Creator": None, **titles},
             "png": {"Software": None, **titles},
             "pdf": {"CreationDate": None, "Title": self.title, "Subject": self.alt},
@@ -139,27 +132,10 @@ class Figure:
         with rc_context(RC | {"svg.hashsalt": self.key}):
             canvas = Canvas(figsize=(WIDTH_IN, self.height_in), layout="constrained")
             self.draw(canvas.add_subplot(), titled=False)
-            for form in (each for each in about if each in forms):
-                if form != "inline" and not canvas.get_suptitle():
-                    title = wrapped(self.title, LONGEST_TITLE)
-                    canvas.suptitle(title, x=0.01, ha="left", fontsize=9.5, fontweight="bold")
-                    canvas.set_figheight(self.height_in + TITLE_LINE_IN * len(title.splitlines()))
-                file = io.BytesIO()
-                canvas.savefig(file, format="svg" if form == "inline" else form, dpi=DPI, metadata=about[form])
+            for form in forms:
+                canvas.savefig(file := io.BytesIO(), format=form, dpi=DPI, metadata=about[form])
                 found[form] = file.getvalue()
         return found
-
-    def to_svg(self) -> str:
-        """Return the picture as SVG text; see `pictures`."""
-        return self.pictures(["svg"])["svg"].decode()
-
-    def to_png(self) -> bytes:
-        """Return the picture as PNG; see `pictures`."""
-        return self.pictures(["png"])["png"]
-
-    def to_pdf(self) -> bytes:
-        """Return the picture as PDF, for LaTeX; see `pictures`."""
-        return self.pictures(["pdf"])["pdf"]
 
     def __repr__(self) -> str:
         said = f"{self.title} {self.alt} {self.caption}"
@@ -167,7 +143,8 @@ class Figure:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         """Show the picture in a notebook with its words, or the reason why there is none."""
-        return {"text/plain": repr(self), **({"image/svg+xml": self.to_svg()} if self.drawn else {})}
+        shown = {"image/svg+xml": self.pictures(["svg"])["svg"].decode()} if self.drawn else {}
+        return {"text/plain": repr(self), **shown}
 
 
 def absent(key: str, title: str, why: str, command: str = "") -> Figure:
@@ -192,12 +169,7 @@ def lines_of(
 ) -> None:
     """Draw each of the frame's `series` as a line with marks, over what `draw` adds; a legend below names several.
 
-    Args:
-        ax: Axes.
-        frame: Its rows in the order of the legend; a line is in the order of its rows.
-        x: Column.
-        y: Column.
-        draw: Adds what belongs to a line, such as its interval, given its rows and its colour.
+    A line is in the order of its rows. `draw` adds what belongs to it, such as its interval, given its rows and colour.
     """
     import seaborn  # with pyplot, which who reads a table alone does not need
 

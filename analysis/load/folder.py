@@ -140,15 +140,10 @@ def _kind(identity: StudyIdentity, stages: set[str | None]) -> Kind:
 
 
 def frame_of(values: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], *, where: str) -> pd.DataFrame:
-    """Return the declared columns, in their order and types.
-
-    Args:
-        values: By column, with None where there is nothing.
-        columns: The declaration.
-        where: File that the values are from, for messages.
+    """Return the declared columns, in their order and types, of values by column with None where there is nothing.
 
     Raises:
-        RecordError: A value is of another type than its column.
+        RecordError: A value is of another type than its column; `where` is the file that it is from.
     """
     made = {}
     for name, column in columns.items():

@@ -5,8 +5,6 @@ imported only when a study is read from there.
 """
 
 import os
-import sqlite3
-from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +17,7 @@ from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.harmless import mask_credentials, one_line
-from study.mirrors.mlflow_content import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
+from study.mirrors.mlflow_mirror import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 
@@ -48,8 +46,10 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
         RecordError: Its records cannot be trusted.
         TrackingError: MLflow does not answer.
     """
-    if (database := sqlite_path(tracking_uri)) is not None:
-        _check_database(database)
+    if (database := sqlite_path(tracking_uri)) is not None and not database.is_file():
+        rule, got = "must be an MLflow database", f"no such file ({database.absolute()})"
+        fix = "Give the file that `mlflow ui` shows; one without / is in the working directory."
+        raise TrackingError(where=f"tracking URI sqlite:///{database}", rule=rule, got=got, fix=fix)
     uri = check_tracking_uri(tracking_uri)
     shown = mask_credentials(uri)
     for variable, value in _SETTINGS.items():
@@ -132,23 +132,3 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
         raise unknown(f"study in {shown}", study, dict.fromkeys([name for _, name in found][:_SHOWN], ""))
     fix = "Check the URI, and name a study that `python run_study.py` has sent there."
     raise AnalysisError(where=shown, rule="must hold a study of this project", got="none", fix=fix)
-
-
-def _check_database(database: Path) -> None:
-    """Refuse a file that is no MLflow database: MLflow's client would make it one.
-
-    Raises:
-        TrackingError: It is not.
-    """
-    found, path = None, database.absolute()
-    with suppress(sqlite3.Error):
-        if path.is_file():
-            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-                found = connection.execute("select 1 from sqlite_master where name = 'experiments'").fetchone()
-    if found is None:
-        raise TrackingError(
-            where=f"tracking URI sqlite:///{database}",
-            rule="must be an MLflow database",
-            got=f"one without experiments, or no such file ({path})",
-            fix="Give the file that `mlflow ui` shows; one without / is in the working directory.",
-        )

@@ -33,7 +33,7 @@ MOST_TRIALS = 12
 """Rows of the table of trials on the page."""
 KINDS: Mapping[str, str] = {"search": "search", "throughput": "throughput study", "holdup": "hold-up study"}
 TABLES: Mapping[str, tuple[str, ...]] = {
-    "throughput": ("T2", "T3", "T5", "trials"),
+    "throughput": ("T2", "T3", "T5"),
     "holdup": ("T11", "T8"),
     "search": ("T8", "T2", "T5", "trials"),
 }
@@ -151,11 +151,7 @@ _SVG = "data:image/svg+xml;base64,"
 
 
 def parse_formats(text: str) -> tuple[Format, ...]:
-    """Return the formats named in "html,csv", each once, in the order of `Format`.
-
-    Raises:
-        AnalysisError: One is unknown, or none is named.
-    """
+    """Return the formats named in "html,csv", each once; raises `AnalysisError` for an unknown one or none."""
     known: tuple[Format, ...] = get_args(Format)
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if not words or not {*words} <= {*known}:
@@ -170,10 +166,10 @@ def to_html(report: Report, pictures: Mapping[str, bytes] | None = None) -> str:
 
     Args:
         report: The report.
-        pictures: Key of a figure -> its SVG without the title; None: they are drawn now.
+        pictures: Key of a figure -> its SVG; None: they are drawn now.
     """
     if pictures is None:
-        pictures = {each.key: each.pictures(["inline"])["inline"] for each in report.figures if each.drawn}
+        pictures = {each.key: each.pictures(["svg"])["svg"] for each in report.figures if each.drawn}
     environment = Environment(
         loader=PackageLoader("analysis.report", "templates"),
         autoescape=True,
@@ -193,11 +189,6 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
 
     `out/report.html`, `out/tables/T2.{csv,tex}`, `out/figures/efficiency.{svg,png}`, with their numbers as .csv and,
     for LaTeX, as .pdf. Files of an earlier report whose table or figure is missing are removed.
-
-    Args:
-        report: The report.
-        out: Folder; it is made if needed.
-        formats: Which to write; pictures come with all of them but csv alone.
 
     Raises:
         AnalysisError: The folder cannot be written.
@@ -222,13 +213,12 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
 
 def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, str | bytes]]:
     """Yield name and content of every file."""
-    forms: list[Form] = ["inline"] if "html" in formats else []
-    forms += ["svg", "png"] if {*formats} != {"csv"} else []
+    forms: list[Form] = ["svg", "png"] if {*formats} != {"csv"} else []
     forms += ["pdf"] if "tex" in formats else []
     drawn = [each for each in report.figures if each.drawn]
     pictures = {figure.key: figure.pictures(forms) for figure in drawn if forms}
     if "html" in formats:
-        yield PAGE, to_html(report, {key: forms.pop("inline") for key, forms in pictures.items()})
+        yield PAGE, to_html(report, {key: forms["svg"] for key, forms in pictures.items()})
     for table in report.tables:
         yield from ((f"tables/{table.key}.{form}", WRITERS[form](table)) for form in formats if form in WRITERS)
     for figure in drawn:

@@ -25,12 +25,7 @@ BY_DEFINITION = "by definition"
 
 
 def block_means(values: npt.ArrayLike, blocks: Sequence[Block]) -> dict[Block, float]:
-    """Return the mean of the runs of each block: repeated runs of a cell in a block count once.
-
-    Args:
-        values: Logarithms, one per run, shape (runs,).
-        blocks: The block of each run, in the same order.
-    """
+    """Return the mean of the runs of each block: repeated runs of a cell in a block count once."""
     collected: dict[Block, list[float]] = {}
     for value, block in zip(np.asarray(values, dtype=np.float64).tolist(), blocks, strict=True):
         collected.setdefault(block, []).append(value)
@@ -46,20 +41,13 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float]) -> Estimate:
     are independent samples of block means, with Satterthwaite's degrees of freedom. With one block, or a cell with
     one, there is no interval.
 
-    Not a bootstrap of the ratio of medians: with 3 to 5 blocks its percentiles cannot leave the range of the observed
-    ratios, and that range itself holds their median in 75 % of samples of 3 and 94 % of 5. The paired t holds the truth
-    as often as it says from 2 blocks on (`study/statistics/README.md`), and in planted studies of 3 and of 5 blocks
-    (`test_intervals_cover_what_is_planted`: a nominal 90 % covers 89-92 %). **What three blocks do not forgive is noise
-    that is far from normal**: where the scales of a study with large effects are permuted within its blocks, a nominal
-    90 % holds "no effect" in 77 % of studies of 3 blocks and 91 % of 5 (`test_a_sham_shows_no_effect`), since three
-    random signs agree by chance in every fourth.
+    Not a bootstrap of the ratio of medians, whose percentiles cannot leave the range of 3 to 5 observed ratios. The
+    paired t holds the truth as often as it says from 2 blocks on (`study/statistics/README.md`), but three blocks do
+    not forgive noise that is far from normal.
 
     Args:
         cells: Mean logarithms by block, one mapping per cell.
         weights: One number per cell.
-
-    Returns:
-        The contrast of logarithms, dimensionless; `n` counts the blocks behind it.
 
     Source:
         Satterthwaite, Biometrics Bulletin 2 (1946), for the unpaired case.
@@ -96,10 +84,7 @@ def ratio_of_totals(numerators: npt.ArrayLike, denominators: npt.ArrayLike, bloc
     Args:
         numerators: Totals per run, such as env steps, shape (runs,), >= 0.
         denominators: Totals per run, such as seconds, shape (runs,), > 0.
-        blocks: The block of each run.
-
-    Returns:
-        A rate in the unit of the quotient; `n` counts blocks. No interval with one block, or where the rate is 0.
+        blocks: The block of each run. With one there is no interval, nor where the rate is 0.
 
     Source:
         Cochran, Sampling Techniques (1977), section 6.4.

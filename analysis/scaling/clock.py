@@ -204,9 +204,6 @@ def marginal_efficiency(at: Place) -> Estimate | None:
 def karp_flatt(at: Place) -> Estimate | None:
     """(1/S - 1/p) / (1 - 1/p), p = n / n_ref: the serial share implied.
 
-    Constant over p it is a serial part, rising an overhead; negative says that S > p, which more runners alone cannot
-    give: something else changed with them.
-
     Source:
         Karp and Flatt, Communications of the ACM 33 (1990), equation 1.
     """
@@ -231,9 +228,7 @@ def cpu_hours_per_hour_saved(at: Place) -> Estimate | None:
 def price_of_an_hour(faster: Estimate, cpus_before: int, cpus: int) -> Estimate | None:
     """Return (P2 - P1 r) / (r - 1), r the gain in throughput from P1 to P2 CPUs; None where no hour is saved.
 
-    The same steps take t1 = r t2 hours on P1 and t2 on P2: the CPU-hours P2 t2 - P1 t1 more over the hours t1 - t2
-    less. It falls with r, so that the interval is that of r; below 0 both fall. Where r may be 1, its upper end is
-    open.
+    The same steps take t1 = r t2 hours on P1 and t2 on P2: CPU-hours P2 t2 - P1 t1 more over hours t1 - t2 less.
     """
     if faster.value <= 1 or cpus < cpus_before:
         return None
@@ -359,18 +354,9 @@ def _all_places(measured: pd.DataFrame, names: dict[str, str]) -> list[Place]:
 
 
 def scaling(selection: Selection, kind: Kind) -> Part:
-    """Return speed-up and efficiency of every workload that ran at several scales with everything else equal.
+    """Return speed-up and efficiency of every workload that ran at several scales, those with most scales first.
 
-    In weak scaling the workload of an iteration grows with n: the learner makes n times the updates. Sampling could
-    stay at weak efficiency 1, learning on one learner cannot.
-
-    Args:
-        selection: The runs whose times may be used.
-        kind: `strong`: equal fingerprints; `weak`: equal env steps per runner in place of the batch.
-
-    Returns:
-        The workloads with most scales first; refusals where scales have no workload in common, where the extremes of a
-        complete 2x2 invite a naive comparison, or where there is nothing to compare.
+    `strong` compares equal fingerprints, `weak` equal env steps per runner in place of the batch.
     """
     measured, failed = (runs.assign(key=_workloads(runs, kind)) for runs in (selection.runs, selection.failed))
     excluded = dict(selection.excluded)

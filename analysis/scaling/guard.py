@@ -20,8 +20,6 @@ from analysis.scaling.selection import blocks
 from study.statistics import Estimate
 from study.text import count
 
-MOST_COMPARED = 40
-"""Workloads per scale, those with the most runs, among which the most alike pair is looked for."""
 NOT_GROWN = (
     "No two scales ran with equal env steps per runner: in weak scaling the batch grows with the runners, and nothing "
     "else does."
@@ -95,17 +93,12 @@ def refusals(
     kind: Literal["strong", "weak"],
     excluded: Mapping[str, int],
 ) -> tuple[Refusal, ...]:
-    """Return the comparisons between scales that are refused.
+    """Return the comparisons between scales that are refused, of selected runs with the column `key` of equal workload.
 
     1. Nothing to compare: no measured run, one run, or one scale; in weak scaling no two scales of equal work.
     2. In strong scaling a scale that shares no workload with the smallest one: told for the most alike pair of cells.
     3. There too, the corners of a complete n x batch square (smallest batch at the smallest scale against the largest
        at the largest): comparable along its sides only, and decomposed.
-
-    Args:
-        measured: Selected runs, with the column `key` of equal workload.
-        kind: `strong` or `weak`.
-        excluded: Reason -> runs that were not selected.
     """
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
@@ -139,7 +132,7 @@ def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int]) 
 def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, Cell]:
     """Return a cell of each scale whose fingerprints differ in the fewest fields; with more runs on a tie."""
     ones, others = (
-        sorted((cell for cell in present if cell.num_env_runners == scale), key=lambda cell: -cell.n)[:MOST_COMPARED]
+        sorted((cell for cell in present if cell.num_env_runners == scale), key=lambda cell: -cell.n)
         for scale in (small, large)
     )
 
@@ -205,9 +198,8 @@ def cells_of(measured: pd.DataFrame) -> tuple[Cell, ...]:
 def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
     """Return the corners of one complete n x batch square of each family of workloads, where there is one.
 
-    A family differs in nothing but the batch. Of all pairs of scales that share two batches, its square is that of the
-    smallest scale, with the largest scale that it shares two with; it goes from the smallest to the largest of these
-    batches.
+    A family differs in nothing but the batch. Its square is that of the smallest scale that shares two batches with
+    another, and of the largest such one; it goes from the smallest to the largest of these batches.
     """
     scales = Counter(cell.fingerprint for cell in present)
     families: dict[str, dict[int, dict[int, Cell]]] = {}
@@ -227,9 +219,8 @@ def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
 def _decomposed(measured: pd.DataFrame, refusal: Refusal, first: Cell, second: Cell) -> Refusal:
     """Return the refusal with the ratio of throughputs of its cells as parallel part times workload part.
 
-    The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked in two orders: scale first, or workload first. Each part is
-    the mean of its two values (Shapley), so that the parts add up to the total in any case; they differ by the
-    interaction. Intervals are paired by block where the four cells share two blocks, see `blocks.contrast`.
+    The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked scale first or workload first: each part is the mean of its
+    two values (Shapley), so that the parts add up to the total. Intervals are those of `blocks.contrast`.
 
     Source: Shapley, Contributions to the Theory of Games II (1953), for two players.
     """

@@ -37,17 +37,11 @@ ABOUT: Mapping[str, TableColumn] = {
 def pivot(
     frame: pd.DataFrame, quantities: str, *, key: Sequence[str] = (*KEY, "workload", "arm"), runs: str = ""
 ) -> pd.DataFrame:
-    """Return one row for each place that has the first quantity, in the order of the frame.
+    """Return one row for each place that has the first of some quantities, in the order of the frame.
 
-    Args:
-        frame: Of estimates, as `Study.estimates` returns it.
-        quantities: Names of quantities, separated by spaces.
-        key: Columns that make two estimates those of one place.
-        runs: The quantity whose `n` counts the runs of a row; empty: the first one.
-
-    Returns:
-        The columns `PLACE`, `COUNTS`, `basis`, `fingerprint`; for each quantity its name with the value, and `_low`,
-        `_high` and `_n`.
+    The columns are `PLACE`, `COUNTS`, `basis`, `fingerprint`, and for each quantity its name with the value, `_low`,
+    `_high` and `_n`. `key` has the columns that make two estimates those of one place; `n` of the quantity `runs`
+    counts the runs of a row, else that of the first one.
 
     Raises:
         AnalysisError: There is no such quantity.
@@ -85,16 +79,7 @@ def table_of_pivot(
 ) -> Table:
     """Return a table of a pivot; a column without any value, or with one that says nothing, is left out.
 
-    Args:
-        wide: As `pivot` returns it.
-        key: Of the table, such as `T2`.
-        title: Of the table.
-        columns: Those of `ABOUT` and quantities, separated by spaces, in order.
-        conclusion: One sentence.
-        part: What it rests on.
-        labels: Column -> what people call it here.
-        notes: Further sentences.
-        definitions: What must be known to read it, beside the meaning of each column.
+    `columns` are names of `ABOUT` and of quantities, separated by spaces; `labels` says what people call one here.
     """
     shown = []
     for name in columns.split():

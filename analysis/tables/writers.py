@@ -15,28 +15,8 @@ from study.harmless import csv_cell, markdown, one_line
 if TYPE_CHECKING:
     from analysis.tables.table import Table
 
-LATEX = {letter: f"\\{letter}" for letter in "{}$&%#_"} | {
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "∞": r"$\infty$",
-}
-"""Characters that LaTeX reads otherwise, or that its default fonts lack."""
 NARROWEST = 12
 """Letters to which a column of a text table is narrowed, at least."""
-
-
-def _below(table: "Table", *, alone: bool) -> dict[str, list[str]]:
-    """Return what stands below a table by its heading, sentence for sentence; definitions only where it is alone."""
-    below = {"Notes": [*table.notes]}
-    if alone:
-        columns = [f"{each.heading}: {each.meaning}" for each in table.columns if each.meaning]
-        below |= {"Definitions": [*table.definitions], "Columns": columns}
-    return {head: texts for head, texts in below.items() if texts}
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -68,8 +48,7 @@ def to_markdown(table: "Table") -> str:
     parts = [f"### {_in_pipes(table.heading)}", one_line(table.said)]
     parts += [] if table.empty else [one_line(table.shown().above), pipes(table)]
     parts += [one_line(table.counts)]
-    for head, texts in _below(table, alone=True).items():
-        parts.append("\n".join([f"{head}:", "", *(f"- {one_line(text)}" for text in texts)]))
+    parts.append("\n".join(f"- {one_line(text)}" for text in (*table.notes, *table.definitions)))
     return markdown("\n\n".join(part for part in parts if part)) + "\n"
 
 
@@ -86,22 +65,19 @@ def _in_pipes(text: str) -> str:
 
 
 def to_latex(table: "Table") -> str:
-    """Return a `table` environment for booktabs, with the conclusion, the counts and the notes as its caption."""
+    """Return a `table` environment for booktabs with the title as its caption; what else is said is a comment above."""
     columns, rows, above = table.shown()
-    caption = latex(" ".join([f"{table.title}. {table.said}", above, table.counts, *table.notes]))
-    label = f"\\label{{tab:{table.key}}}"
+    said = "".join(
+        f"% {one_line(text)}\n" for text in (table.title, table.said, above, table.counts, *table.notes) if text
+    )
     if table.empty:
-        return f"\\begin{{table}}\n\\caption{{{caption}}}\n{label}\n\\end{{table}}\n"
-    # The braces keep a cell that begins with a bracket from being read as an option of the line before.
-    cells = [[f"{{{latex(' '.join(cell).strip())}}}" for cell in row] for row in rows]
-    frame = pd.DataFrame(cells, columns=[f"{{{latex(each.heading)}}}" for each in columns])
+        return said
+    cells = [[" ".join(cell).strip() for cell in row] for row in rows]
+    frame = pd.DataFrame(cells, columns=[each.heading for each in columns])
+    styled = frame.style.hide(axis="index").format(escape="latex").format_index(escape="latex", axis="columns")
     aligned = "".join("r" if each.is_number else "l" for each in columns)
-    return str(frame.to_latex(index=False, column_format=aligned, caption=caption, label=f"tab:{table.key}"))
-
-
-def latex(text: str) -> str:
-    """Return `text` on one line, such that LaTeX prints it."""
-    return "".join(LATEX.get(letter, letter) for letter in one_line(text))
+    caption, label = table.title.replace("&", r"\&"), f"tab:{table.key}"
+    return said + str(styled.to_latex(column_format=aligned, hrules=True, caption=caption, label=label))
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------
@@ -120,10 +96,8 @@ def to_html(table: "Table", *, alone: bool = True) -> str:
     parts.append(f'<p class="conclusion">{prose(table.said if alone else table.conclusion)}</p>')
     parts += [] if table.empty else html_table(table)
     parts.append(f'<p class="counts">{escape(table.counts)}</p>')
-    for head, texts in _below(table, alone=alone).items():
-        listed = f"<ul>{''.join(f'<li>{prose(text)}</li>' for text in texts)}</ul>"
-        fold = f"<details><summary>{head} of {key}</summary>{listed}</details>"
-        parts.append(f'<div class="notes">{listed}</div>' if head == "Notes" else fold)
+    listed = "".join(f"<li>{prose(text)}</li>" for text in table.notes)
+    parts += [f'<div class="notes"><ul>{listed}</ul></div>'] if listed else []
     return "\n".join([*parts, "</section>"]) + "\n"
 
 

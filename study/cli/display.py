@@ -251,7 +251,7 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
         say(console, "")
         print_answer(console, answer)
     uri = mask_credentials(identity.tracking_uri)
-    experiment = MlflowMirror(folder, identity.tracking_uri).state.experiment_id
+    experiment = MlflowMirror(folder).state.experiment_id
     page = f"/#/experiments/{experiment}" if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
     following = {

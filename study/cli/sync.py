@@ -12,12 +12,8 @@ import typer
 from study.cli.display import answer_of
 from study.console import say, terminal
 from study.errors import StudyError
-from study.mirrors.follower import Mirror
-from study.mirrors.follower import sync as catch_up
-from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.optuna_storage import OptunaMirror
-from study.mirrors.process import MIRRORS
-from study.mirrors.tensorboard import TensorBoardMirror
+from study.mirrors.process import mirrors_of
+from study.mirrors.process import sync as catch_up
 from study.options import Study, command_app, examples
 from study.records.files import check_own
 from study.records.folder import StudyFolder
@@ -25,27 +21,11 @@ from study.records.folder import StudyFolder
 app = command_app()
 
 
-@app.command(
-    epilog=examples(
-        "python -m study sync studies/quickstart",
-        "python -m study sync studies/quickstart --tracking-uri http://127.0.0.1:5000",
-    ),
-)
-def sync(
-    study: Study,
-    tracking_uri: Annotated[
-        str | None, typer.Option(help="Write to this MLflow instead of the study's own; builds a complete copy there.")
-    ] = None,
-    optuna_storage: Annotated[
-        str | None, typer.Option(help="Write to this Optuna storage instead of the study's own.")
-    ] = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard, also of a study without them.")
-    ] = False,
-) -> None:
-    """Bring MLflow, and what else shows a study, up to date with its records; with an option, only what it names."""
-    folder, console = StudyFolder(study), terminal()
-    for line in sync_study(folder, tracking_uri=tracking_uri, optuna_storage=optuna_storage, tensorboard=tensorboard):
+@app.command(epilog=examples("python -m study sync studies/quickstart"))
+def sync(study: Study) -> None:
+    """Bring MLflow, and what else shows a study, up to date with its records."""
+    console = terminal()
+    for line in sync_study(StudyFolder(study)):
         say(console, line)
 
 
@@ -67,22 +47,10 @@ def pack(
     say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
 
 
-def sync_study(
-    folder: StudyFolder,
-    *,
-    tracking_uri: str | None = None,
-    optuna_storage: str | None = None,
-    tensorboard: bool = False,
-) -> Iterator[str]:
+def sync_study(folder: StudyFolder) -> Iterator[str]:
     """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
 
-    Where places are named, only those. Else those that the folder names, which must be this user's own.
-
-    Args:
-        folder: The study.
-        tracking_uri: Another MLflow than the study's own, where the whole study is rebuilt.
-        optuna_storage: Another Optuna storage, likewise.
-        tensorboard: Event files for TensorBoard, also of a study that has none yet.
+    The folder, which names the places, must be this user's own.
 
     Yields:
         A sentence for each place, as soon as it is up to date; for all but one that failed, why.
@@ -92,25 +60,12 @@ def sync_study(
     """
     folder.identity()
     folder.check_unpacked()
-    places: dict[type[Mirror], str | None] = {
-        MlflowMirror: tracking_uri,
-        OptunaMirror: optuna_storage,
-        TensorBoardMirror: str(folder.tensorboard) if tensorboard else None,
-    }
-    if not any(places.values()):
-        check_own(folder.path)
-        places = {kind: kind.address_of(folder) for kind in MIRRORS.values()}
-    failed: list[StudyError] = []
-    for kind, address in places.items():
-        if address is None:
-            continue
+    check_own(folder.path)
+    answer, failed = answer_of(folder.path), list[StudyError]()
+    for mirror in mirrors_of(folder):
         try:
-            mirror = kind(folder, kind.check(address))
-            if kind is MlflowMirror:
-                answer = answer_of(folder.path)
-                mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
-            sent, trials = catch_up(mirror)
-            yield f"{kind.name} is up to date: {sent} records sent, {trials} trials there."
+            mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
+            yield f"{mirror.name} is up to date: {catch_up(mirror)} records sent."
         except StudyError as error:
             failed.append(error)
     yield from map(str, failed[1:])

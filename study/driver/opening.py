@@ -12,7 +12,6 @@ from msgspec import structs
 
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
-from study.mirrors.optuna_storage import OptunaMirror
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     ask_mlflow,
@@ -118,7 +117,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         digest=spec.digest(),
         optuna_storage=None
         if options.optuna_storage is None
-        else check_tracking_uri(options.optuna_storage, OptunaMirror.place),
+        else check_tracking_uri(options.optuna_storage, "Optuna storage"),
     )
 
 
@@ -157,7 +156,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         ask_mlflow(other)
         identity = structs.replace(identity, tracking_uri=other)
     if storage is not None:
-        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, OptunaMirror.place))
+        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, "Optuna storage"))
     return identity
 
 

@@ -9,26 +9,30 @@ until it is restored there.
 """
 
 import contextlib
+import json
 import logging
 import lzma
 import os
 import re
+import shlex
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from study.engine import UNKNOWN, engine_of_space
 from study.errors import TrackingError
-from study.harmless import markdown, mask_credentials, printable
-from study.mirrors import mlflow_content as content
-from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.mlflow_content import STUDY, Key, Point, milliseconds
-from study.mirrors.tracking_uri import check_tracking_uri, mlflow_client, reached, sqlite_path
-from study.records.folder import StudyFolder
-from study.records.ledger import Ledger
+from study.harmless import markdown, mask_arguments, mask_credentials, printable
+from study.mirrors.mirror import Mirror, Point, milliseconds, shown
+from study.mirrors.tracking_uri import mlflow_client, reached, sqlite_path
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
+from study.space.spec import StudySpec
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +45,32 @@ _MOST_POINTS = 800
 _MOST_RUNS = 50_000
 """Of a study: MLflow's limit of one answer."""
 
+STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
+"""Tags by which a run is found again."""
+SUPERSEDED, DUPLICATE = "superseded", "duplicate"
+"""Tags on deleted runs: why they were deleted."""
+Key = tuple[int, int]
+"""Trial and attempt."""
+STUDY: Key = (-1, 0)
+"""Key of the study's own run among those of trials and attempts."""
+NUM_RECORDS = "study.records"
+"""Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
+NOTE = "mlflow.note.content"
+"""Tag with the text above a run's page: the answer, above that of the study's run. MLflow shows it as Markdown."""
+_LONGEST_TAG = 5000
+"""Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
+_TRIAL_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_STUDY_STATUS = {"complete": "FINISHED", "until": "FINISHED", "error": "FAILED"}
+"""MLflow's status of a study that was closed for this reason; KILLED for any other."""
+
 
 class MlflowMirror(Mirror):
     """Sends one study to one MLflow."""
 
     key, name, place = "mlflow", "MLflow", "tracking URI"
 
-    def __init__(self, folder: StudyFolder, address: str) -> None:
-        super().__init__(folder, address)
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(folder)
         self._identity = folder.identity()
         self._runs: dict[Key, str | None] = {}
         """The run of each attempt, and of the study; None where it was deleted, and its records are passed over."""
@@ -60,19 +82,13 @@ class MlflowMirror(Mirror):
         """Return the tracking URI that the study was started with."""
         return folder.identity().tracking_uri
 
-    @classmethod
-    def check(cls, address: str) -> str:
-        """Return the absolute form of a tracking URI."""
-        return check_tracking_uri(address)
-
     def open(self) -> tuple[int, int]:
         """Find or create the study, and go on where the last mirror stopped.
 
         Raises:
             TrackingError: The study was deleted in MLflow.
         """
-        with IMPORTING:
-            self._client = mlflow_client(reached(self.address))
+        self._client = mlflow_client(reached(self.address))
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
         self._spec, self._ledger, self._time = self._identity.parse(), Ledger(), self._identity.created
@@ -88,7 +104,7 @@ class MlflowMirror(Mirror):
                 if line.end > state.offset:
                     break
                 self._time, end, seq = line.time, line.end, line.seq + 1
-                for _ in content.shown([line], self._ledger, self.folder.records):
+                for _ in shown([line], self._ledger, self.folder.records):
                     pass  # its points are there
         if (end, seq) != (state.offset, state.seq):  # a power cut has taken what MLflow has
             self._ledger, end, seq = Ledger(), 0, 0
@@ -102,14 +118,14 @@ class MlflowMirror(Mirror):
         """
         points: dict[Key, list[Point]] = defaultdict(list)
         changed: set[Key] = set()
-        for line, added in content.shown(lines, self._ledger, self.folder.records):
+        for line, added in shown(lines, self._ledger, self.folder.records):
             record = line.record
             key = (record.trial, record.attempt) if isinstance(record, OfTrial) else STUDY
             if isinstance(record, TrialStarted) and (earlier := self._ledger.rows.get(record.trial)) is not None:
                 self._deliver(points, changed)
                 points.clear()
                 changed.clear()
-                self._drop((earlier.trial, earlier.attempt), content.SUPERSEDED)
+                self._drop((earlier.trial, earlier.attempt), SUPERSEDED)
             if added:
                 points[key] += added
             if not isinstance(record, (Iteration, Evaluation)):
@@ -119,7 +135,7 @@ class MlflowMirror(Mirror):
         end, seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
         begins = any(isinstance(line.record, StudyOpened) for line in lines)
         if begins:
-            text = content.identity_text(self._identity)
+            text = identity_text(self._identity)
             self._store(self._client.log_text, text=text, artifact_file=self.folder.identity_file.name)
         self._upload_records(end, seq, at_once=begins)
 
@@ -135,9 +151,9 @@ class MlflowMirror(Mirror):
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
         if self.answer:
-            self._client.set_tag(self._runs[STUDY], content.NOTE, content.cut(self.answer))
-            first_line = content.cut(self.answer.partition("\n")[0].strip("*"))  # the list shows no bold type
-            self._client.set_experiment_tag(self._experiment, content.NOTE, first_line)
+            self._client.set_tag(self._runs[STUDY], NOTE, cut(self.answer))
+            first_line = cut(self.answer.partition("\n")[0].strip("*"))  # the list shows no bold type
+            self._client.set_experiment_tag(self._experiment, NOTE, first_line)
         for _ in range(2):  # a store that fails once
             self._upload_records(self._offset, self._seq, at_once=True)
         folder = self.folder
@@ -146,10 +162,6 @@ class MlflowMirror(Mirror):
         for part in (folder.report, folder.clips):
             if part.is_dir():
                 self._store(self._client.log_artifacts, local_dir=str(part), artifact_path=part.name)
-
-    def count_trials(self) -> int:
-        """Return the number of the study's trials that MLflow shows."""
-        return sum(run_id is not None for key, run_id in self._runs.items() if key != STUDY)
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
@@ -181,34 +193,33 @@ class MlflowMirror(Mirror):
         """
         from mlflow.entities import ViewType
 
-        text = content.search_text({content.STUDY_ID: self._identity.study_id})
+        text = search_text({STUDY_ID: self._identity.study_id})
         runs = [*self._client.search_runs([self._experiment], text, ViewType.ALL, max_results=_MOST_RUNS)]
         runs.sort(key=lambda run: (not run.data.params, run.info.run_id))
         self._runs = {}
         for run in runs:
-            if (key := content.key_of(run.data.tags)) is None:
+            if (key := key_of(run.data.tags)) is None:
                 continue
             if run.info.lifecycle_stage != "active":
                 self._runs.setdefault(key, None)
             elif self._runs.get(key):
-                _log.warning("run %s was created twice: deleted", run.info.run_id)
-                self._delete(run.info.run_id, content.DUPLICATE)
+                self._delete(run.info.run_id, DUPLICATE)
             else:
                 self._runs[key] = run.info.run_id
         latest = dict(sorted(self._runs))  # trial -> its last attempt
         for trial, attempt in list(self._runs):
             if attempt < latest[trial]:
-                self._drop((trial, attempt), content.SUPERSEDED)
+                self._drop((trial, attempt), SUPERSEDED)
 
     def _create(self, key: Key) -> None:
-        tags = content.key_tags(self._identity.study_id, key)
+        tags = key_tags(self._identity.study_id, key)
         if key == STUDY:
             name, began = self._identity.name, self._identity.created
             answer = "The answer comes here at the end of the study, or with `python -m study sync STUDY`."
-            tags[content.NOTE] = content.cut(f"{markdown(printable(self._spec.description))}\n\n{answer}")
+            tags[NOTE] = cut(f"{markdown(printable(self._spec.description))}\n\n{answer}")
         else:
             row = self._ledger.rows[key[0]]
-            name, began = content.trial_name(row), row.started
+            name, began = trial_name(row), row.started
             tags["mlflow.parentRunId"] = self._runs[STUDY] or ""
         made = self._client.create_run(self._experiment, start_time=milliseconds(began), tags=tags, run_name=name)
         self._runs[key] = str(made.info.run_id)
@@ -242,11 +253,11 @@ class MlflowMirror(Mirror):
         """Return the params, the tags, the status and the end of a run."""
         ledger, spec = self._ledger, self._spec
         if key == STUDY:
-            tags = content.study_tags(self._identity, spec, ledger, ended=ended)
-            return content.study_params(spec), tags, content.study_status(ledger, ended=ended), self._time
+            tags = study_tags(self._identity, spec, ledger, ended=ended)
+            return study_params(spec), tags, study_status(ledger, ended=ended), self._time
         row = ledger.rows[key[0]]
-        params, tags = content.trial_params(row, spec), content.trial_tags(row, ended=ended)
-        return params, tags, content.trial_status(row, ended=ended), row.ended_at or self._time
+        params, tags = trial_params(row, spec), trial_tags(row, ended=ended)
+        return params, tags, trial_status(row, ended=ended), row.ended_at or self._time
 
     def _drop(self, key: Key, why: str) -> None:
         if (run_id := self._runs.get(key)) is not None:
@@ -283,10 +294,130 @@ class MlflowMirror(Mirror):
             packed.write_bytes(lzma.compress(file.read(end), preset=0))  # 2 s for 66 MB; 6 takes 50 s
             if self._upload(packed):
                 self._uploaded = end
-                self._client.set_tag(self._runs[STUDY], key=content.NUM_RECORDS, value=str(seq))
+                self._client.set_tag(self._runs[STUDY], key=NUM_RECORDS, value=str(seq))
         self._upload(self.folder.table)
         now = time.monotonic()
         self._next_upload = now + max(UPLOAD_S, (now - begun) / _UPLOAD_SHARE)
+
+
+# --- what runs say ----------------------------------------------------------------------------------------------------
+
+
+def cut(value: str) -> str:
+    """Return the text of a tag, no longer than MLflow takes."""
+    return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"
+
+
+def key_tags(study_id: str, key: Key) -> dict[str, str]:
+    """Return the tags that name a run."""
+    if key == STUDY:
+        return {STUDY_ID: study_id, ROLE: "study"}
+    return {STUDY_ID: study_id, ROLE: "trial", TRIAL: str(key[0]), ATTEMPT: str(key[1])}
+
+
+def search_text(tags: Mapping[str, str]) -> str:
+    """Return the search for runs that carry these tags."""
+    return " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+
+
+def key_of(tags: Mapping[str, str]) -> Key | None:
+    """Return the key of a run by its tags; None where somebody has changed them."""
+    if tags.get(ROLE) == "study":
+        return STUDY
+    trial, attempt = tags.get(TRIAL, ""), tags.get(ATTEMPT, "")
+    return (int(trial), int(attempt)) if trial.isdecimal() and attempt.isdecimal() else None
+
+
+# --- the study's run -------------------------------------------------------------------------------------------------
+
+
+def study_params(spec: StudySpec) -> dict[str, str]:
+    """Return the parameters of the study's run, which those of its trials have too."""
+    chosen_by = {"sampler": spec.search.sampler} if spec.learns else {"kind": spec.kind}
+    return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
+
+
+def study_status(ledger: Ledger, *, ended: bool) -> str:
+    """Return MLflow's status of the study; one that has ended and that its driver has not closed was killed."""
+    if ledger.closed is not None:
+        return _STUDY_STATUS.get(ledger.closed.reason, "KILLED")
+    return "KILLED" if ended else "RUNNING"
+
+
+def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str]:
+    """Return what describes the study, its latest driver and its cluster."""
+    tags = {
+        "description": spec.description,
+        "space": identity.space,
+        "study.digest": identity.digest,
+        "engine": engine_of_space(spec),
+        "status": "killed" if ended else "running",
+        "reason": "none",
+    }
+    if ledger.closed is not None:
+        tags |= {"status": ledger.closed.reason, "reason": ledger.closed.detail or "none"}
+    if (opened := ledger.opened) is not None:
+        found, command = opened.provenance, opened.provenance.get("command") or []
+        words = [word.rpartition("/")[2] for word in command]  # of a text with slashes MLflow shows the end alone
+        tags |= {
+            "session": str(opened.session),
+            "num_trials": str(opened.num_trials),
+            "cluster.num_cpus": str(opened.cluster.get("num_cpus", "")),
+            "cluster.num_nodes": str(len(opened.cluster.get("nodes", []))),
+            "mlflow.source.name": shlex.join(words).replace("__main__.py", "python -m study", 1),
+            "mlflow.source.type": "LOCAL",
+            "provenance.hostname": found.get("hostname") or "",
+            "provenance.git.commit": (found.get("git") or {}).get("commit") or "",
+            "provenance.versions.ray": (found.get("versions") or {}).get("ray") or "",
+        }
+    return {key: cut(value) for key, value in tags.items() if value}
+
+
+def identity_text(identity: StudyIdentity) -> str:
+    """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
+    content = msgspec.to_builtins(identity)
+    uris = {name: mask_credentials(content[name]) for name in ("tracking_uri", "optuna_storage") if name in content}
+    return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
+
+
+# --- the run of a trial ----------------------------------------------------------------------------------------------
+
+
+def trial_name(row: TrialRow) -> str:
+    """Return the run's name, for people."""
+    runners, stage = row.num_env_runners, f" · {row.stage}" if row.stage else ""
+    return f"trial {row.trial}{stage} · {runners} runner{'s' if runners != 1 else ''}"
+
+
+def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:
+    """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
+    iterations = {} if row.iterations is None else {"iterations": row.iterations}
+    staged: dict[str, Any] = {}
+    if row.stage is not None:  # what a trial of a hold-up or throughput study is for
+        staged = {"stage": row.stage, "variant": row.variant, "setting": row.digest}
+        staged["stands_for_runners"] = row.num_env_runners
+    of_row = {"seed": row.seed, "baseline": row.anchor or "none", "execution": row.execution}
+    return {**row.setting, **iterations, **of_row, **staged, **study_params(spec)}
+
+
+def trial_status(row: TrialRow, *, ended: bool) -> str:
+    """Return MLflow's status of a trial; what still ran when the study ended was killed, until a resume."""
+    return "KILLED" if ended and row.status == "running" else _TRIAL_STATUS[row.status]
+
+
+def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
+    """Return the engine, the outcome, and how far the timings can be trusted."""
+    counts = row.columns()
+    tags = {
+        "status": "interrupted" if ended and row.status == "running" else row.status,
+        "engine": row.engine or UNKNOWN,
+        "timing": row.timing or "",
+        "timing_reason": row.timing_reason,
+        "reason": row.reason,
+        "checkpoint": row.checkpoint or "",
+        "episodes_cut": f"{counts['num_cut']} of {counts['num_eval_episodes']}" if counts["num_cut"] else "",
+    }
+    return {key: cut(value) for key, value in tags.items() if value}
 
 
 def create_database(path: Path) -> None:
@@ -296,18 +427,9 @@ def create_database(path: Path) -> None:
     """
     if path.exists():
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / "mlflow.db"
-        mlflow_client(f"sqlite:///{made}").search_experiments(max_results=1)
-        database = made.read_bytes()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(database)
-        with contextlib.suppress(FileExistsError):  # another process has put its own there meanwhile
-            os.link(draft, path)
-    except OSError:
-        if not draft.exists() or draft.stat().st_size < len(database):
-            raise
-        draft.replace(path)  # a file system without links
-    finally:
-        draft.unlink(missing_ok=True)
+        client = mlflow_client(f"sqlite:///{made}")
+        client.search_experiments(max_results=1)
+        with contextlib.suppress(OSError):  # one of another process is there now; or no links: MLflow makes its own
+            os.link(made, path)

@@ -5,13 +5,10 @@ once it has ended, whole and in one transaction, so that the storage shows what 
 that a kill left running, none twice. Without `--optuna-storage` the place is a journal file in the study's folder.
 """
 
-import contextlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.errors import RecordError
-from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.tracking_uri import check_tracking_uri, reached
+from study.mirrors.mirror import IMPORTING, Mirror
+from study.mirrors.tracking_uri import reached
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, fold_lines, ledger_of
 from study.records.records import Line, TrialEnded
@@ -30,61 +27,51 @@ class OptunaMirror(Mirror):
 
     key, name, place = "optuna", "Optuna's storage", "Optuna storage"
 
-    def __init__(self, folder: StudyFolder, address: str) -> None:
-        super().__init__(folder, address)
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(folder)
         self._identity = folder.identity()
         self._spec = self._identity.parse()
         self._storage: BaseStorage | None = None
-        self._there: set[int] = set()
-        """Trials that the storage has."""
 
     @classmethod
-    def address_of(cls, folder: StudyFolder) -> str | None:
-        """Return the storage that the study was started with, else its journal file; None where nothing is tuned."""
+    def address_of(cls, folder: StudyFolder) -> str:
+        """Return the storage that the study was started with, else its journal file; empty where nothing is tuned."""
         identity = folder.identity()
-        return identity.optuna_storage or (str(folder.optuna_journal) if identity.parse().tuned else None)
-
-    @classmethod
-    def check(cls, address: str) -> str:
-        """Return the absolute form of a database, or the path of a journal file."""
-        is_journal = address.endswith(".journal") and "://" not in address
-        return address if is_journal else check_tracking_uri(address, cls.place)
+        return identity.optuna_storage or (str(folder.optuna_journal) if identity.parse().tuned else "")
 
     def open(self) -> tuple[int, int]:
         """Find or create the study, see what is there, and begin with the first record.
 
-        Raises:
-            RecordError: The storage has a trial of this study that has not ended on record.
+        What follows from no record is made anew: the journal, and a study with trials that have not ended on record.
         """
         with IMPORTING:
             import optuna
-            from optuna.storages import RDBStorage
+            from optuna.storages import JournalStorage, RDBStorage
+            from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
             from study.designs.proposals import TRIAL
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.close()
-        self._ledger = Ledger()
-        name = name_in_storage(self._identity)
+        self._ledger, name = Ledger(), name_in_storage(self._identity)
         if "://" in self.address:
             # Before its use, a connection that a restart of the database broke is replaced.
             self._storage = RDBStorage(reached(self.address), engine_kwargs={"pool_pre_ping": True})
-        else:
-            self._storage = _journal(Path(self.address))
+        else:  # its only writer; behind a torn line nothing could be read
+            for file in (self.folder.optuna_journal, self.folder.path / "optuna.journal.lock"):
+                file.unlink(missing_ok=True)
+            lock = JournalFileOpenLock(self.address)
+            self._storage = JournalStorage(JournalFileBackend(self.address, lock_obj=lock))
+        directions = [optuna.study.StudyDirection.MAXIMIZE]
         try:
-            self._study = self._storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], name)
+            self._study = self._storage.create_new_study(directions, name)
         except optuna.exceptions.DuplicatedStudyError:
             self._study = self._storage.get_study_id_from_name(name)
         trials = self._storage.get_all_trials(self._study, deepcopy=False)
         self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
-        ended = {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}
-        if unknown := sorted(self._there - ended):
-            rule, got = "must hold every trial that Optuna's storage shows", f"none of trials {unknown[:5]}"
-            fix = (
-                "Restore the file from a backup; where the records are right, delete the study "
-                f"{name!r} in the storage, and it is built anew."
-            )
-            raise RecordError(where=str(self.folder.records), rule=rule, got=f"{got}: the records were cut", fix=fix)
+        if self._there - {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}:
+            self._storage.delete_study(self._study)
+            self._study, self._there = self._storage.create_new_study(directions, name), set()
         return 0, 0
 
     def send(self, lines: list[Line]) -> None:
@@ -101,10 +88,6 @@ class OptunaMirror(Mirror):
                 self._storage.create_new_trial(self._study, trial_of(self._spec, row))
                 self._there.add(row.trial)
 
-    def count_trials(self) -> int:
-        """Return the number of the study's trials in the storage, as last seen."""
-        return len(self._there)
-
     def close(self) -> None:
         """Close the connections to the database."""
         if self._storage is not None:
@@ -112,24 +95,3 @@ class OptunaMirror(Mirror):
             if (engine := getattr(self._storage, "engine", None)) is not None:
                 engine.dispose()
             self._storage = None
-
-
-def _journal(path: Path) -> "BaseStorage":
-    """Open a journal file as its only writer; one that cannot be read is made anew from the records."""
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)  # of a mirror that was killed: we would wait for it
-    with contextlib.suppress(FileNotFoundError):
-        if not path.read_bytes().endswith(b"\n"):  # a torn line, behind which nothing could be read
-            path.unlink()
-    for is_last in (False, True):
-        try:
-            storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-            storage.get_all_studies()
-            break
-        except Exception as error:  # Optuna raises every kind on lines that it did not write
-            if is_last or isinstance(error, OSError):
-                raise
-            path.unlink()
-    return storage

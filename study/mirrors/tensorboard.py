@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from study.metrics import CUSTOM, METRICS
-from study.mirrors.follower import IMPORTING, Mirror
-from study.mirrors.mlflow_content import Point, shown
+from study.mirrors.mirror import IMPORTING, Mirror, shown
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
 from study.records.records import Line, TrialEnded, TrialStarted
@@ -30,19 +29,22 @@ class TensorBoardMirror(Mirror):
 
     key, name, place = "tensorboard", "TensorBoard's folder", "TensorBoard folder"
 
-    def __init__(self, folder: StudyFolder, address: str) -> None:
-        super().__init__(folder, address)
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(folder)
         self._ledger = Ledger()
-        self._files: dict[int, _File] = {}
-        """Trial -> the file of its latest attempt, unless that is complete."""
+        self._writers: dict[int, Any] = {}
+        """Trial -> what writes the file of its latest attempt, unless that is complete."""
 
     @classmethod
-    def address_of(cls, folder: StudyFolder) -> str | None:
-        """Return the study's folder of event files; None where it keeps none."""
-        return str(folder.tensorboard) if folder.tensorboard.is_dir() else None
+    def address_of(cls, folder: StudyFolder) -> str:
+        """Return the study's folder of event files; empty where it keeps none."""
+        return str(folder.tensorboard) if folder.tensorboard.is_dir() else ""
 
     def open(self) -> tuple[int, int]:
         """Begin with the first record."""
+        with IMPORTING:
+            names = ("event_file_writer", "summary", "proto.event_pb2")
+            self._files, self._summary, self._event = (import_module(f"tensorboardX.{name}") for name in names)
         self.close()
         self.folder.make_tensorboard()
         self._ledger = Ledger()
@@ -54,28 +56,33 @@ class TensorBoardMirror(Mirror):
             record, trial = line.record, getattr(line.record, "trial", -1)
             if isinstance(record, TrialStarted):
                 self._start(record, line.time)
-            elif trial in self._files:
-                self._files[trial].add(points)
+            elif (writer := self._writers.get(trial)) is not None:
+                for point in points:
+                    summary = self._summary.scalar(tag_of(point.key), point.value)
+                    event = self._event.Event(wall_time=point.time_ms / 1000, step=point.step, summary=summary)
+                    writer.write_event(event)
                 if isinstance(record, TrialEnded):
-                    self._files.pop(trial).end()
-        for file in self._files.values():
-            file.flush()
-
-    def count_trials(self) -> int:
-        """Return the number of trials that the folder shows."""
-        return len(self._ledger.rows)
+                    writer.flush()
+                    self._writers.pop(trial).close()
+                    row = self._ledger.rows[trial]
+                    (self._place(row) / _ENDED).write_text(repr(row.started))
+        for writer in self._writers.values():
+            writer.flush()
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files.values():
-            file.writer.close()
-        self._files = {}
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _place(self, trial: TrialStarted) -> Path:
+        return self.folder.tensorboard / f"trial_{trial.trial:05d}_r{trial.num_env_runners}_s{trial.seed}"
 
     def _start(self, record: TrialStarted, began: float) -> None:
         """Begin the attempt's file, in place of those of earlier attempts; not where it is complete."""
-        if (earlier := self._files.pop(record.trial, None)) is not None:
-            earlier.writer.close()
-        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{record.num_env_runners}_s{record.seed}"
+        if (earlier := self._writers.pop(record.trial, None)) is not None:
+            earlier.close()
+        path = self._place(record)
         try:
             if began <= float((path / _ENDED).read_text()):
                 return
@@ -84,42 +91,7 @@ class TensorBoardMirror(Mirror):
         path.mkdir(exist_ok=True)
         for file in (path / _ENDED, *path.glob("events.out.tfevents.*.study")):
             file.unlink(missing_ok=True)
-        self._files[record.trial] = _File(path, record.attempt, began)
-
-
-class _File:
-    """The event file of an attempt under way."""
-
-    def __init__(self, path: Path, attempt: int, began: float) -> None:
-        with IMPORTING:
-            event_file_writer, self._summary, self._event = (
-                import_module(f"tensorboardX.{each}") for each in ("event_file_writer", "summary", "proto.event_pb2")
-            )
-        self._path, self._began, self._suffix = path, began, f".{attempt:05d}.study"
-        self.writer = event_file_writer.EventsWriter(str(path / "events"), self._suffix)
-        self._write(began, session_log=self._event.SessionLog(status=self._event.SessionLog.START))
-
-    def add(self, points: list[Point]) -> None:
-        """Add points."""
-        for point in points:
-            summary = self._summary.scalar(tag_of(point.key), point.value)
-            self._write(point.time_ms / 1000, step=point.step, summary=summary)
-
-    def end(self) -> None:
-        """Close the file of an attempt that has ended."""
-        self.flush()
-        self.writer.close()
-        (self._path / _ENDED).write_text(repr(self._began))
-
-    def flush(self) -> None:
-        """Let the events reach the file.
-
-        Raises:
-            FileNotFoundError: It was removed meanwhile.
-        """
-        self.writer.flush()
-        if not any(self._path.glob(f"events.out.tfevents.*{self._suffix}")):
-            raise FileNotFoundError(2, "the event file was removed", str(self._path))
-
-    def _write(self, time: float, **content: Any) -> None:
-        self.writer.write_event(self._event.Event(wall_time=time, **content))
+        writer = self._files.EventsWriter(str(path / "events"), f".{record.attempt:05d}.study")
+        first = self._event.SessionLog(status=self._event.SessionLog.START)
+        writer.write_event(self._event.Event(wall_time=began, session_log=first))
+        self._writers[record.trial] = writer

@@ -1,8 +1,4 @@
-"""Addresses of MLflow and of Optuna's storage: their form, one question to a server, and what its refusal means.
-
-Whether a place takes a study is seen when its mirror opens it, before Ray starts: `refusal` puts what MLflow, a
-database or a proxy raises into one line with what to do. Imports MLflow only to ask.
-"""
+"""Addresses of MLflow and of Optuna's storage: their form, one question to a server, and what its refusal means."""
 
 import contextlib
 import os
@@ -14,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
+from study.mirrors.mirror import IMPORTING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -44,17 +41,7 @@ _FIXES = {
 }
 """What an error that does not pass by itself says -> what to do."""
 _SERVERS = ("http", "https")
-_STORES = {
-    "tracking URI": (
-        ("sqlite", *_SERVERS, "postgresql", "mysql", "mssql"),
-        "Use sqlite:///mlflow.db or the http:// address of an MLflow server; a folder is no store.",
-    ),
-    "Optuna storage": (
-        ("sqlite", "postgresql", "mysql", "mariadb"),
-        "Use postgresql://user@host/database; without the option trials are in optuna.journal in the study's folder.",
-    ),
-}
-"""What an address is for -> its schemes, and what to give in place of another one."""
+_DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
 _TIME_LIMITS = "connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=30000"
 """libpq's, in seconds but for the last, in milliseconds: a mirror should notice an outage."""
 
@@ -76,14 +63,10 @@ def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
     Raises:
         TrackingError: It cannot; says why and what to do.
     """
-    schemes, fix = _STORES[place]
-    rule, path = "", sqlite_path(uri)
-    try:
-        scheme = _scheme(uri)
-    except ValueError:
-        scheme, rule, fix = "", "must be a URI", "Check brackets."
+    schemes = (*_DATABASES, *_SERVERS) if place == "tracking URI" else _DATABASES
+    scheme, path, rule = _scheme(uri), sqlite_path(uri), ""
     if scheme not in schemes:
-        rule = rule or f"must begin with one of {', '.join(schemes)}"
+        rule, fix = f"must begin with one of {', '.join(schemes)}", "Use sqlite:///FILE, or the address of a server."
     elif scheme == "sqlite":  # which writes its journal beside the database
         places = [] if path is None else [path.absolute().parent, *([path] if path.exists() else [])]
         if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
@@ -103,7 +86,9 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def _scheme(uri: str) -> str:
-    return urlsplit(uri).scheme.split("+")[0].lower()
+    with contextlib.suppress(ValueError):  # brackets
+        return urlsplit(uri).scheme.split("+")[0].lower()
+    return ""
 
 
 # --- a question, and what the answer means ---------------------------------------------------------------------------
@@ -119,20 +104,16 @@ def ask_mlflow(uri: str) -> None:
     """
     if _scheme(uri) not in _SERVERS:
         return
-    ours = CLIENT_SETTINGS.keys() - os.environ.keys()
-    try:
-        with answering(uri):
-            mlflow_client(uri).search_experiments(max_results=1)
-    finally:  # a script of the person's own may use MLflow too
-        for name in ours:
-            del os.environ[name]
+    with answering(uri):
+        mlflow_client(uri).search_experiments(max_results=1)
 
 
 def mlflow_client(uri: str) -> "MlflowClient":
     """Return MLflow's client, imported with the settings that it needs."""
     for name, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
+    with IMPORTING:
+        from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
 
@@ -184,8 +165,7 @@ def reason_of(error: Exception) -> str:
 def reached(uri: str) -> str:
     """Connect once to the server of a database, if `uri` names one; return the URI with limits for a lost connection.
 
-    MLflow would try for two minutes, without a word; and a client of PostgreSQL without limits of its own waits for a
-    host that was cut off as long as TCP does, up to two hours.
+    MLflow would try for two minutes, and a client of PostgreSQL wait for a host that was cut off for up to two hours.
 
     Raises:
         SQLAlchemyError: It does not answer, or knows neither user nor database.

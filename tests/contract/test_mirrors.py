@@ -4,7 +4,7 @@ The places are real: MLflow on SQLite, Optuna's storage on SQLite and as a journ
 """
 
 import contextlib
-import errno
+import fcntl
 import os
 import random
 import signal
@@ -13,7 +13,6 @@ import time
 
 import optuna
 import pytest
-from filelock import FileLock
 from mlflow import MlflowClient
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -22,11 +21,10 @@ from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.sync import sync_study
 from study.errors import RecordError, TrackingError
-from study.mirrors import follower
-from study.mirrors.follower import sync
+from study.mirrors import process
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
-from study.mirrors.process import MirrorProcess
+from study.mirrors.process import MirrorProcess, mirrors_of, sync
 from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.ledger import ledger_of
 from tests.event_files import event_files, expected, scalars
@@ -47,8 +45,7 @@ class Mlflow:
     )
 
     def __init__(self, place):
-        self.database = place / "mlflow.db"
-        self.address = f"sqlite:///{self.database}"
+        self.path = self.database = place / "mlflow.db"
 
     def shown(self, folder):
         """Return all that the place holds, without what differs from one rebuild to the next."""
@@ -72,10 +69,10 @@ class OptunaDatabase:
     writes = ((RDBStorage, "create_new_study"), (RDBStorage, "create_new_trial"))
 
     def __init__(self, place):
-        self.address = f"sqlite:///{place}/optuna.db"
+        self.path = place / "optuna.db"
 
     def storage(self):
-        return RDBStorage(self.address)
+        return RDBStorage(f"sqlite:///{self.path}")
 
     def trials(self, folder):
         name = name_in_storage(folder.identity())
@@ -112,10 +109,10 @@ class OptunaJournal(OptunaDatabase):
     writes = ((JournalStorage, "create_new_study"), (JournalStorage, "create_new_trial"))
 
     def __init__(self, place):
-        self.address = str(place / "demo" / "optuna.journal")
+        self.path = place / "demo" / "optuna.journal"
 
     def storage(self):
-        return JournalStorage(JournalFileBackend(self.address))
+        return JournalStorage(JournalFileBackend(str(self.path)))
 
 
 class TensorBoard:
@@ -125,7 +122,7 @@ class TensorBoard:
     writes = ((EventsWriter, "write_event"), (EventsWriter, "flush"))
 
     def __init__(self, place):
-        self.address = str(place / "demo" / "tensorboard")
+        self.path = place / "demo" / "tensorboard"
 
     def shown(self, folder):
         return {name: (scalars(file), file.name[-12:]) for name, file in event_files(folder).items()}
@@ -155,7 +152,12 @@ def make(request, empty_database):
     def make(path):
         path.mkdir(exist_ok=True)
         (path / "mlflow.db").write_bytes(empty_database)
-        return make_folder(path / "demo", f"sqlite:///{path}/mlflow.db"), request.param(path)
+        place = request.param(path)
+        storage = f"sqlite:///{place.path}" if request.param is OptunaDatabase else None
+        folder = make_folder(path / "demo", f"sqlite:///{path}/mlflow.db", optuna_storage=storage)
+        if request.param is TensorBoard:
+            folder.make_tensorboard()
+        return folder, place
 
     return make
 
@@ -167,12 +169,8 @@ def study(make, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(follower, "POLL_S", 0.05)
+    monkeypatch.setattr(process, "POLL_S", 0.05)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-
-
-def mirror_of(folder, place):
-    return place.kind(folder, place.address)
 
 
 def follow(mirror):
@@ -201,17 +199,17 @@ def test_a_study_is_shown_completely_and_a_repetition_changes_nothing(study):
     append(folder, *STORY)
     whole = folder.records.read_bytes()
     folder.records.write_bytes(whole + b'{"schema":1,"seq')  # a line that is being written
-    assert mirror_of(folder, place).behind == len(STORY)
+    assert place.kind(folder).behind == len(STORY)
     folder.records.write_bytes(whole)
-    assert sync(mirror_of(folder, place)) == (len(STORY), 4)
+    assert sync(place.kind(folder)) == len(STORY)
     place.assert_follows(folder)
     assert place.statuses(folder) == {0: "FINISHED", 1: "FAILED", 2: "FINISHED", 3: "FAILED"}
     before = place.shown(folder)
-    mirror = mirror_of(folder, place)
-    assert sync(mirror)[1] == 4
+    mirror = place.kind(folder)
+    sync(mirror)
     if place.kind is MlflowMirror:
         mirror.state_file.unlink()
-    assert sync(mirror_of(folder, place)) == (len(STORY), 4)
+    assert sync(place.kind(folder)) == len(STORY)
     assert place.shown(folder) == before
 
 
@@ -227,7 +225,7 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
     other, undisturbed = make(tmp_path / "whole")
     other.records.write_bytes(folder.records.read_bytes())
     other.identity_file.write_bytes(folder.identity_file.read_bytes().replace(b"/killed/", b"/whole/"))
-    sync(mirror_of(other, undisturbed))
+    sync(place.kind(other))
     calls = fatal = kills = 0
 
     def deadly(call):
@@ -242,14 +240,14 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
         return dying
 
     monkeypatch.setattr(place.kind, "chunk", 1)  # the next record is the next chance to die
-    last, done, mirror = None, False, mirror_of(folder, place)
+    last, done, mirror = None, False, place.kind(folder)
     with writing(place, deadly):
         while not done:
             if fault is _Killed:
                 mirror.close()
-                mirror = mirror_of(folder, place)
-            # MLflow's cursor and Optuna's own trials say what is there; event files begin anew.
-            further = place.kind is OptunaMirror or (place.kind is MlflowMirror and mirror.behind != last)
+                mirror = place.kind(folder)
+            # MLflow's cursor and a database's own trials say what is there; event files and the journal begin anew.
+            further = type(place) is OptunaDatabase or (place.kind is MlflowMirror and mirror.behind != last)
             calls, fatal, last = 0, 1 if further else fatal + 1, mirror.behind
             assert kills < 2000
             try:
@@ -267,9 +265,9 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
 
 def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch):
     folder, place = study
-    monkeypatch.setattr(follower, "SYNC_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(process, "SYNC_TIMEOUT_S", 0.2)
     append(folder, *STORY[:6])
-    mirror = mirror_of(folder, place)
+    mirror = place.kind(folder)
     follow(mirror)
     append(folder, *STORY[6:])
     with writing(place, away):
@@ -277,7 +275,7 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch
             follow(mirror)
         assert mirror.behind > 0
         with pytest.raises(TrackingError, match=r"must take the study's records, got ConnectionError: away"):
-            sync(mirror_of(folder, place))
+            sync(place.kind(folder))
     follow(mirror)
     assert mirror.behind == 0
     mirror.show_status(ended=True)
@@ -288,11 +286,11 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch
 def test_a_study_that_was_killed_is_taken_up_by_its_resume(study):
     folder, place = study
     append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
-    sync(mirror_of(folder, place))
+    sync(place.kind(folder))
     if place.kind is not TensorBoardMirror:
         place.assert_follows(folder)
     append(folder, opened(2), ended(1, "interrupted"), *whole_trial(1, attempt=2), closed(session=2))
-    sync(mirror_of(folder, place))
+    sync(place.kind(folder))
     place.assert_follows(folder)
     assert place.statuses(folder) == {0: "FINISHED", 1: "FINISHED"}
 
@@ -301,12 +299,12 @@ def test_records_that_became_fewer_are_followed_anew(study):
     """A power cut takes what was not on the disk, even if the place has got it."""
     folder, place = study
     append(folder, opened(), started(0), iteration(0, 1), iteration(0, 2))
-    mirror = mirror_of(folder, place)
+    mirror = place.kind(folder)
     follow(mirror)
     mirror.close()
     lines = folder.records.read_bytes().splitlines(keepends=True)
     folder.records.write_bytes(b"".join(lines[:3]))
-    mirror = mirror_of(folder, place)
+    mirror = place.kind(folder)
     follow(mirror)
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
     follow(mirror)
@@ -326,41 +324,23 @@ def test_damaged_records_are_named_and_not_sent_again(study, monkeypatch, chunk,
     calls = iter([place.kind.open])  # one alone: to begin anew would meet the damage again, for ever
     monkeypatch.setattr(place.kind, "open", lambda self: next(calls)(self))
     with pytest.raises(RecordError, match="line 3"):
-        sync(mirror_of(folder, place))
+        sync(place.kind(folder))
 
 
-def test_only_one_mirror_sends_to_a_place(study, monkeypatch):
-    folder, place = study
-    monkeypatch.setattr(follower, "SYNC_TIMEOUT_S", 0.1)
-    append(folder, opened())
-    mirror = mirror_of(folder, place)
-    other = place.kind(folder, f"{place.address}-elsewhere")
-    assert mirror.lock.parent == other.lock.parent == folder.path
-    assert mirror.lock != other.lock
-    with FileLock(mirror.lock), pytest.raises(TrackingError, match=r"only one mirror.*Fix: "):
-        sync(mirror)
-
-
-def test_a_file_system_without_locks_has_a_mirror_too(study, monkeypatch):
-    folder, place = study
-    append(folder, *STORY)
-
-    def no_lock(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", no_lock)
-    sync(mirror_of(folder, place))
-    place.assert_follows(folder)
-
-
-def test_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
+def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
     folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
     folder.make_tensorboard()
+    append(folder, opened())
+    with monkeypatch.context() as patched, (folder.path / ".mirror.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patched.setattr(process, "SYNC_TIMEOUT_S", 0.1)
+        with pytest.raises(TrackingError, match=r"only one process.*Fix: "):
+            sync(mirrors_of(folder)[0])
 
     def catch_up(mirror):
         if not isinstance(mirror, TensorBoardMirror):
             raise TrackingError(f"{mirror.name} is away.")
-        return 0, 0
+        return 0
 
     monkeypatch.setattr("study.cli.sync.catch_up", catch_up)
     said = sync_study(folder)
@@ -412,28 +392,21 @@ def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path
 
 
 @pytest.mark.minutes
-def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(study):
-    """Something else in its place stands for a server that refuses."""
-    folder, place = study
+def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(tmp_path, empty_database):
+    """A folder in place of MLflow's database stands for a server that refuses; the others get all."""
+    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+    folder.make_tensorboard()
     append(folder, *STORY)
-    path = folder.path.parent / place.address.removeprefix("sqlite:///")
-    kept = path.rename(path.with_suffix(".kept")) if path.exists() else None
-    if place.kind is TensorBoardMirror:
-        path.write_text("in its place")
-    else:
-        path.mkdir()
-    mirror = MirrorProcess(folder, {place.kind.key: place.address})
+    (tmp_path / "mlflow.db").mkdir()
+    mirrors = MirrorProcess(folder)
     until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
     with pytest.raises(TrackingError, match=r"Fix: "):
-        mirror.wait_ready(place.kind.key, 1)
-    (report,) = mirror.finish(1)
-    assert (report.behind, report.drained) == (len(STORY), False)
-    assert report.reason
-    if place.kind is TensorBoardMirror:
-        path.unlink()
-    else:
-        path.rmdir()
-    if kept:
-        kept.rename(path)
-    sync(mirror_of(folder, place))
-    place.assert_follows(folder)
+        mirrors.wait_ready("mlflow", 1)
+    refused, *others = mirrors.finish(20)
+    assert (refused.behind, refused.drained, refused.reason != "") == (len(STORY), False, True)
+    assert [report.drained for report in others] == [True, True]
+    (tmp_path / "mlflow.db").rmdir()
+    (tmp_path / "mlflow.db").write_bytes(empty_database)
+    sync(MlflowMirror(folder))
+    for kind in (Mlflow, OptunaJournal, TensorBoard):
+        kind(tmp_path).assert_follows(folder)

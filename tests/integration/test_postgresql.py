@@ -32,7 +32,7 @@ def test_a_crash_of_postgresql_in_mid_study_loses_and_doubles_nothing(database, 
     uri, storage = database.create("mlflow"), database.create("optuna_crash")
     folder = make_folder(tmp_path / "demo", uri, optuna_storage=storage, name="crash")
     append(folder, opened())
-    mirrors = MirrorProcess(folder, {"mlflow": uri, "optuna": storage})
+    mirrors = MirrorProcess(folder)
     for key in mirrors.mirrors:
         mirrors.wait_ready(key)
     assert "s3cr" not in " ".join(psutil.Process(mirrors.pid).cmdline())

@@ -1,14 +1,13 @@
-"""Whatever a space file or a study folder holds: a spec or rows, or a message; soon, in little memory, nothing is run.
+"""Whatever a space file holds: a spec or a message; soon, in little memory, and nothing is run.
 
-`--hypothesis-profile many` tries a hundred times the examples.
+Damaged study folders are in `tests/unit/test_corrupt_state.py`. `--hypothesis-profile many` tries a hundred times the
+examples.
 """
 
 import copy
 import json
-import lzma
 import os
 import time
-from pathlib import Path
 from typing import Any, get_args
 
 import orjson
@@ -16,25 +15,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis import load
-from study.errors import AnalysisError, RecordError, SpaceError
-from study.records.folder import StudyFolder
-from study.records.ledger import ledger_of
-from study.records.records import read_lines
+from study.errors import SpaceError
 from study.space.parsing import parse_space
 from study.space.space_file import MAX_BYTES, SHIPPED, read_space, read_text
 from study.space.spec import StudySpec
 from tests.spaces import read_again, spec_of
 
-LIMIT_S, FOLDER_LIMIT_S = 6.0, 10.0
-"""CPU time that a space, and all ways to read a folder, may take on a core that tests share."""
+LIMIT_S = 6.0
+"""CPU time that a space may take on a core that tests share."""
 LONGEST_MESSAGE = 200_000
 FEW = settings(max_examples=max(150, settings().max_examples), deadline=None, suppress_health_check=list(HealthCheck))
 
 TEXTS = tuple(file.read_text() for file in sorted(SHIPPED.glob("*.yaml")))
 CONTENTS = tuple(read_text(text, name="shipped").content for text in TEXTS)
-EXAMPLES = ("example_throughput", "example_study")
-ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 
 
 def _keys(model: Any) -> set[str]:
@@ -46,19 +39,6 @@ def _keys(model: Any) -> set[str]:
     return found
 
 
-def _lines(example: str) -> tuple[bytes, ...]:
-    """Return the first lines, and the first of every kind that comes later, numbered anew: enough, and read fast."""
-    kept, kinds = [], set()
-    for raw in lzma.decompress((ANALYSIS / example / "records.jsonl.xz").read_bytes()).splitlines():
-        line = orjson.loads(raw)
-        if len(kept) < 40 or (line["kind"] not in kinds and "trial" not in line):
-            kept.append(line)
-        kinds.add(line["kind"])
-    return tuple(orjson.dumps({**line, "seq": number}) + b"\n" for number, line in enumerate(kept))
-
-
-RECORDS = {example: _lines(example) for example in EXAMPLES}
-IDENTITIES = {example: orjson.loads((ANALYSIS / example / "study.json").read_bytes()) for example in EXAMPLES}
 KEYS = (*sorted(_keys(StudySpec)), "x", "", "trial", "status", "seed", "é")
 HOSTILE_VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 46, 10**6, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400, 10**4299,
@@ -70,8 +50,6 @@ HOSTILE_VALUES: tuple[Any, ...] = (
     {"choices": [1, 1]}, {"first": 0, "count": 2**62}, {"first": 2**31 - 1, "count": 9}, {"a": {"b": {"c": 1}}},
 )  # fmt: skip
 """What a parser gives for some text or other, and no rule has asked for."""
-RAW_VALUES = (b"1e999", b"-1e999", b"NaN", b"Infinity", b"1" * 400, b'"\\ud800"', b"[" * 2000 + b"]" * 2000, b"00", b"")
-"""What a JSON reader may or may not take, in the place of a number."""
 HOSTILE_LINES = (
     *("a: &a [x, *a]", "script: {choices: []}", "parameters: {lr: {value: 1, list: 2}}", "<<: *nothing", "<<: [1, 2]"),
     *("!!int : 1", 'a: !!float "x"', "a: !!binary x", "a: !!set {x, y}", "a: !!python/object/apply:os.system ['true']"),
@@ -143,34 +121,6 @@ def files(draw: st.DrawFn) -> bytes:
     text = draw(st.sampled_from(["\n", "\n", "\r\n", "\r"])).join(lines)
     encoding = draw(st.sampled_from(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"]))
     return change_bytes(draw, text.encode(encoding, errors="replace"), 3)
-
-
-@st.composite
-def folders(draw: st.DrawFn) -> tuple[bytes, bytes, bool]:
-    """Return identity and records with values, lines or bytes that do not belong there, and whether to pack them.
-
-    Files that are cut, lost or overwritten are in `tests/unit/test_corrupt_state.py`.
-    """
-    example = draw(st.sampled_from(EXAMPLES))
-    identity, lines = copy.deepcopy(IDENTITIES[example]), list(RECORDS[example])
-    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
-        change(draw, identity)
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(lines) - 1))
-        how = draw(st.sampled_from(["value", "value", "value", "raw", "double", "bytes"]))
-        if how == "value" and lines[at] in RECORDS[example]:
-            content = orjson.loads(lines[at])
-            change(draw, content)
-            lines[at] = json.dumps(content).encode() + b"\n"
-        elif how == "raw":
-            number = draw(st.sampled_from([b":1", b":0", b":2.", b':"', b":null"]))
-            lines[at] = lines[at].replace(number, b":" + draw(st.sampled_from(RAW_VALUES)), 1)
-        elif how == "double":
-            lines.insert(at, lines[at])
-        else:
-            lines[at] = change_bytes(draw, lines[at], 1)
-    raw = change_bytes(draw, json.dumps(identity).encode(), draw(st.sampled_from([0, 0, 0, 1])))
-    return raw, b"".join(lines), draw(st.integers(0, 9)) == 0
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
@@ -286,76 +236,3 @@ def _parameters(**domains: Any) -> dict[str, Any]:
 )
 def test_rules_count_instead_of_looking_at_every_number(changes):
     assert refusal_of(lambda: spec_of({**BASE, **changes}, asked=True))
-
-
-# --- study folders ----------------------------------------------------------------------------------------------------
-
-
-def read_all(folder: StudyFolder) -> dict[str, str]:
-    """Read a folder in every way there is; return how each ended: `rows`, or the message."""
-
-    def data():
-        return load.from_folder(folder.path)
-
-    calls = {
-        "lines": lambda: list(read_lines(folder.records)),
-        "ledger": lambda: ledger_of(folder.records).counts(),
-        "identity": folder.identity,
-        "runs": lambda: (data().runs, data().sheet, data().problems),
-        "iterations": lambda: data().iterations(),
-        "evaluations": lambda: data().evaluations(),
-    }
-    ends = dict.fromkeys(calls, "rows")
-    begin = time.process_time()
-    for way, call in calls.items():
-        try:
-            call()
-        except (RecordError, AnalysisError) as error:
-            ends[way] = str(error)
-            assert "Fix: " in ends[way]
-            assert len(ends[way]) < 20_000
-    assert time.process_time() - begin < FOLDER_LIMIT_S
-    return ends
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> StudyFolder:
-    return StudyFolder(tmp_path_factory.mktemp("study"))
-
-
-def write(folder: StudyFolder, identity: bytes, records: bytes, packed: bool = False) -> None:
-    folder.identity_file.write_bytes(identity)
-    for file in (folder.packed_records, folder.path / "records.jsonl"):
-        file.unlink(missing_ok=True)
-    if packed:
-        folder.packed_records.write_bytes(lzma.compress(records, preset=0))
-    else:
-        folder.records.write_bytes(records)
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_the_records_that_are_changed_are_sound_before(folder, example):
-    write(folder, json.dumps(IDENTITIES[example]).encode(), b"".join(RECORDS[example]))
-    assert set(read_all(folder).values()) == {"rows"}
-
-
-@FEW
-@given(content=folders())
-def test_a_folder_gives_rows_or_a_message(folder, content):
-    write(folder, *content)
-    read_all(folder)
-
-
-MAKERS = {"pipe": os.mkfifo, "zero": lambda file: file.symlink_to("/dev/zero"), "folder": lambda file: file.mkdir()}
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-@pytest.mark.parametrize("name", ["records.jsonl", "study.json"])
-def test_what_is_no_file_is_neither_waited_for_nor_read_for_ever(tmp_path, name, kind):
-    folder = StudyFolder(tmp_path)
-    write(folder, json.dumps(IDENTITIES[EXAMPLES[0]]).encode(), b"".join(RECORDS[EXAMPLES[0]]))
-    (tmp_path / name).unlink()
-    MAKERS[kind](tmp_path / name)
-    ends = read_all(folder)
-    ways = ["lines"] if name == "records.jsonl" else ["identity", "runs", "iterations", "evaluations"]
-    assert "rows" not in [ends[way] for way in ways]

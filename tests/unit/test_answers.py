@@ -201,7 +201,7 @@ def test_the_basis_of_an_answer_follows_the_labels_of_the_clocks(labels, basis):
     assert set(found["basis"]) == {basis}
 
 
-@pytest.mark.parametrize("name", ["example_study", "example_table", "example_throughput"])
+@pytest.mark.parametrize("name", ["example_study", "example_throughput"])
 def test_with_a_price_a_study_of_any_kind_has_a_cost(name):
     study = example(name)
     hours = cpu_hours(study.data)

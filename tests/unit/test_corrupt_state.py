@@ -38,7 +38,7 @@ TRUTH = ("study.json", "records.jsonl")
 """What cannot be made again."""
 DERIVED = (
     *("space.yaml", "optuna.journal", "mirror.json", "mirror.log", "trials.csv"),
-    *(".lock", ".mlflow-mirror.lock", ".optuna-mirror.lock", ".tensorboard-mirror.lock"),
+    *(".lock", ".mirror.lock"),
 )
 
 
@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
     conductor.write_table()
     session.log.close()
     lines = list(read_lines(folder.records))
-    MlflowMirror(folder, uri).note(experiment_id="1", parent_run_id="p", offset=lines[-2].end, seq=lines[-2].seq + 1)
+    MlflowMirror(folder).note(experiment_id="1", parent_run_id="p", offset=lines[-2].end, seq=lines[-2].seq + 1)
     for name in ("mirror.log", "optuna.journal", *(name for name in DERIVED if name.startswith("."))):
         (path / name).write_text("made anew\n")
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}

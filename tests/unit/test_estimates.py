@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import analysis
 from analysis.estimates import QUANTITIES
 from analysis.estimates.settings import runs_per_setting
 from analysis.opened import Study
@@ -77,7 +76,7 @@ def test_planted_times_come_back():
 
 def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, certificate):
     study = studies["example_study"]
-    quantities = {"solved_share": "solve_rate", "score": "score", "cpu_s_spent": "cpu_s_spent"}
+    quantities = {"score": "score", "cpu_s_spent": "cpu_s_spent"}
     quantities["final_return"] = "iqm_final_return"
     (chosen,) = (arm for arm in certificate["arms"].values() if (arm["name"], arm["scale"]) == ("winner", 46))
     for quantity, name in quantities.items():
@@ -154,15 +153,6 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
         ask(studies["example_throughput"])
-
-
-def test_studies_stand_in_one_frame(studies):
-    own, other = studies["example_throughput"], studies["example_coinrun"]
-    found = analysis.compare([own, ANALYSIS / "example_coinrun"])
-    assert found["study"].value_counts().to_dict() == {
-        own.name: len(own.estimates()),
-        other.name: len(other.estimates()),
-    }
 
 
 # --- for other tools --------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from study.mirrors import mlflow_content as content
+from study.mirrors import mlflow_mirror as content
+from study.mirrors.mirror import points_of
 from study.records.records import Line
 from tests.spaces import spec
 from tests.synthetic import built, ended, fold, iteration, make_folder, opened, started, whole_trial
@@ -19,7 +20,7 @@ def ledger(*records):
 
 
 def points(record, *before):
-    found = content.points_of(Line(seq=0, time=1.234, record=record, end=1), ledger(*before).rows[record.trial])
+    found = points_of(Line(seq=0, time=1.234, record=record, end=1), ledger(*before).rows[record.trial])
     assert len({point.key for point in found}) == len(found)
     return found
 

@@ -1,7 +1,6 @@
 """The README and those of the folders tell the truth: reference, commands, names, links."""
 
 import re
-from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,15 +10,10 @@ from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
-from study.mirrors.mlflow_content import trial_params
-from study.space.domains import smallest
 from study.space.parsing import parse_space
 from study.space.reference import field_reference
-from study.space.settings import runnable
 from study.space.space_file import SHIPPED, read_text
 from tests.spaces import cluster
-from tests.synthetic import fold, started
-from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -64,17 +58,6 @@ def test_the_first_space_of_the_readme_is_the_shipped_one():
     assert source.content["parameters"].keys() == {"num_env_runners", "train_batch_size", "lr"}
 
 
-def test_trials_of_the_hold_up_space_show_the_names_that_its_rules_stand_for():
-    spec = load_space("scaling.yaml")
-    assert "train_batch_size" not in spec.parameters
-    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-    setting = runnable(spec, {**lowest, "num_env_runners": 46})
-    begun = replace(started(0), setting=setting, rule=lowest, stage="search")
-    shown = trial_params(fold([(begun, 0.0)]).rows[0], spec)
-    expected = {"num_env_runners": 46, "train_batch_size": 46 * lowest["steps_per_env_runner"], "lr": lowest["lr"]}
-    assert {name: float(shown[name]) for name in expected} == expected
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     for target, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", PAGES[page])):
@@ -100,20 +83,9 @@ def test_the_page_for_developers_names_functions_that_exist(file, function):
     assert re.search(rf"^ *(async )?def {function}\(", (ROOT / "study" / file).read_text(), flags=re.MULTILINE)
 
 
-def test_the_test_command_is_what_ci_runs():
-    assert "pip install -e '.[test]' && pytest" in README
-    assert "pip install -e '.[test]' && pytest" in (ROOT / ".ci" / "run").read_text()
-
-
 def test_the_help_of_run_names_every_exit_code():
     text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
     said = text.split("Exit codes:")[1].split("Options")[0]
     assert [int(number) for number in re.findall(r"(\d+)\s+[a-zA-Z]", said)] == [int(code) for code in ExitCode]
     page = PAGES["study/cli/README.md"].split("Exit codes:")[1][:400]
     assert all(re.search(rf"\b{code.value}\b", page) for code in ExitCode)
-
-
-@pytest.mark.parametrize("words", [["--version"], ["run", "--version"]])
-def test_the_version_is_that_of_the_package(words):
-    result = CliRunner().invoke(cli.app, words)
-    assert (result.exit_code, result.output.strip()) == (0, metadata.version("runner-scaling-study"))

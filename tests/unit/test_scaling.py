@@ -16,7 +16,7 @@ from analysis.fingerprint import differing
 from analysis.scaling import clock
 from analysis.scaling.blocks import product_of, ratio_of_totals
 from analysis.scaling.selection import select
-from study.statistics import Estimate, restricted_mean
+from study.statistics import Estimate
 from tests import planted as invented
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 
@@ -231,15 +231,6 @@ def test_a_decomposition_by_hand():
     assert "2.92 [2.92, 2.92]x env steps/s" in refusal.sentence and "16 -> 32" in refusal.sentence
 
 
-def test_a_square_of_any_two_scales_is_decomposed():
-    """The smallest scale shares one batch with each of the others: only (4, 384) x (8, 768) is complete."""
-    rows = [run(n, 1.0, batch=batch) for n, batch in ((2, 384), (4, 384), (4, 768), (8, 384), (8, 768))]
-    (refusal,) = strong(made(*rows)).refusals
-    corners = refusal.first, refusal.second
-    assert [(cell.num_env_runners, cell.train_batch_size) for cell in corners] == [(4, 384), (8, 768)]
-    assert refusal.parts
-
-
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
     (refusal,) = strong(made(*rows)).refusals
@@ -283,20 +274,6 @@ def test_neither_the_unit_of_time_nor_the_order_of_rows_matters(factor, random):
     assert values(rates(slower), "iteration_time_s") == pytest.approx(
         [factor * each for each in values(rates(frame), "iteration_time_s")]
     )
-
-
-@settings(max_examples=4, deadline=None)
-@given(st.sampled_from([1, 2, 7]), st.integers(1, 4))
-def test_a_failed_trial_changes_the_number_of_failures_and_nothing_else(scale, seed):
-    frame = planted(Truth(cells=((1, 256), (2, 256))), seed=4)
-    failed = run(scale, 1.0, seed=seed, batch=256, status="failed", timing="tainted", timed_s=None)
-    before, after = strong(frame), strong(pd.concat([frame, made(failed)], ignore_index=True))
-    assert after.n_failed == before.n_failed + 1 and after.excluded == {"failed": 1}
-
-    def without_failures(result):
-        return [{**row, "n_failed": 0} for row in result.rows]
-
-    assert without_failures(after) == without_failures(before)
 
 
 # --- coverage -----------------------------------------------------------------------------------------------------
@@ -377,26 +354,6 @@ def test_steps_time_and_cost_to_target():
     early = frame.copy()  # where a failed run broke off does not matter
     early.loc[early["status"] == "failed", "env_steps"] = 2048
     assert targets(early) == found
-
-
-def test_the_restricted_mean_is_kaplan_meiers_and_its_interval_a_bootstrap():
-    frame = planted(Truth(cells=((2, 1024),), blocks=8, budget_steps=20_000, steps_noise=0.5, **QUIET), seed=2)
-    (row,) = every(targets(frame), "steps_to_target")
-    horizon = float(frame["env_steps"].max())
-    times = frame["env_steps_to_target"].fillna(horizon).to_numpy(dtype=float)
-    reached = frame["env_steps_to_target"].notna().to_numpy(dtype=bool)
-    assert 0 < row["n_censored"] == (~reached).sum() < 8
-    found = row["estimate"]
-    assert found.value == pytest.approx(restricted_mean(times, reached, horizon=horizon))
-    assert found.low < found.value < found.high and found.n == 8
-
-
-def test_trainings_of_two_lengths_are_not_pooled():
-    frame = planted(Truth(cells=((2, 1024),), blocks=4, **QUIET)).assign(max_iterations=[10, 10, 60, 60])
-    found = every(targets(frame), "steps_to_target")
-    assert sorted((row["arm"], row["estimate"].n) for row in found) == [("iterations 10", 2), ("iterations 60", 2)]
-    (longest,) = settings_of(frame.assign(digest="abc", variant="study"))
-    assert longest.runs["max_iterations"].tolist() == [60, 60]
 
 
 def evaluations_of(frame, *, every):

@@ -131,7 +131,7 @@ def test_silence_far_beyond_the_pace_is_told(at_work):
 def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
     ends = [line.end for line in read_lines(folder.records)]
-    mirror = MlflowMirror(folder, folder.identity().tracking_uri)
+    mirror = MlflowMirror(folder)
     mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
     status = read_status(folder.path)
     assert status.mirror.behind == len(ends) - 3

