@@ -23,8 +23,7 @@ import psutil
 from study.designs.registry import private_shape
 from study.errors import ClusterError, StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
-from study.machine.host import boot_id, cores_of, machine_key, memory_mb, open_ports, this_node, usable_cpus
-from study.machine.jobs import granted_cpus
+from study.machine.host import machine_key, memory_mb, this_node
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
 from study.machine.shape import ClusterShape, NodeShape
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, asked_uri
@@ -42,23 +41,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     shape: NodeShape
     """As a plan needs it."""
-    boot_id: str
     versions: dict[str, str]
     """Of every distribution, by its normalised name; of Python; a digest of this project's modules."""
-    cores: list[str]
-    """Physical cores of the affinity, each by the list of its hyper-threads."""
-    granted: tuple[int, str] | None
-    """CPUs that a batch system gave, and the variable that says so; None where there is none."""
+    granted: int | None
+    """CPUs that SLURM gave; None outside of a job."""
     available_mb: int
     shm_free_mb: int
     token_mode: str | None
     """`RAY_AUTH_MODE`."""
-    readable_token: str
-    """File with Ray's token that others may read; empty: there is none."""
-    threads_variable: str | None
+    threads: str | None
     """`OMP_NUM_THREADS`."""
-    open_ports: list[str]
-    """Where Ray's servers listen beyond loopback."""
     load: NodeLoad | None
 
 
@@ -104,7 +96,6 @@ def find_surroundings(
         spec: A space: then it is asked whether its trials fit.
     """
     cluster: dict[str, Any] = {}
-    here = read_node(sample_s=0.0)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             if (found := resolve_address(address)) is not None:
@@ -115,8 +106,7 @@ def find_surroundings(
         where, got = f"--address {address}" if address else "RAY_ADDRESS", f"{type(error).__name__}: {error}"
         fix = "Look at `ray status`."
         cluster = {"refusal": ClusterError(where=where, rule="its nodes must answer", got=got, fix=fix)}
-    if "address" not in cluster:
-        here = msgspec.structs.replace(here, load=_load(SAMPLE_S))
+    here = read_node(sample_s=0.0 if "address" in cluster else SAMPLE_S)
     if spec is not None:
         with contextlib.suppress(StudyError):  # the plan's own check says that
             here = msgspec.structs.replace(here, shape=private_shape(spec).nodes[0])
@@ -160,22 +150,24 @@ def read_node(*, sample_s: float, session: str = "", asking: tuple[str, int] | N
         session: Name of the Ray session that this node belongs to; empty outside of Ray.
         asking: Machine, by `machine_key`, and process of the doctor, which is not foreign.
     """
+    load = None
+    if sample_s:
+        ours = OwnProcesses(session=session, driver=asking, trial={machine_key(): (os.getpid(),)})
+        first = snapshot(ours)
+        time.sleep(sample_s)
+        load = load_between(first, snapshot(ours, last=True))
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
-    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    granted = os.environ.get("SLURM_CPUS_ON_NODE", "")
     return Node(
         shape=this_node(),
-        boot_id=boot_id(),
         versions=_versions(),
-        cores=cores_of(usable_cpus()),
-        granted=granted_cpus(),
+        granted=int(granted) if granted.isdigit() else None,
         available_mb=memory_mb()[1],
         shm_free_mb=shutil.disk_usage("/dev/shm").free // 2**20 if Path("/dev/shm").is_dir() else 0,
         token_mode=os.environ.get("RAY_AUTH_MODE"),
-        readable_token=str(token) if _others_may_read(token) else "",
-        threads_variable=variables.get("OMP_NUM_THREADS"),
-        open_ports=open_ports(session) if session else [],
-        load=_load(sample_s, session, asking) if sample_s else None,
+        threads=variables.get("OMP_NUM_THREADS"),
+        load=load,
     )
 
 
@@ -184,29 +176,9 @@ def _versions() -> dict[str, str]:
     for distribution in metadata.distributions():  # in the order of the path: the first one is imported
         if name := distribution.metadata["Name"]:
             versions.setdefault(re.sub(r"[-_.]+", "-", name).lower(), distribution.version)
-    sources = [Path(__file__).resolve().parents[2] / name for name in ("study", "analysis")]
-    return {PROJECT: digest_of(sources), "python": platform.python_version(), **versions}
-
-
-def digest_of(folders: list[Path]) -> str:
-    """Return twelve hexadecimal digits that stand for all modules of some packages."""
     content = hashlib.sha256()
-    for folder in folders:
+    for folder in (Path(__file__).resolve().parents[2] / name for name in ("study", "analysis")):
         for file in sorted(folder.rglob("*.py")):
             content.update(f"{folder.name}/{file.relative_to(folder)}\0".encode())
             content.update(hashlib.sha256(file.read_bytes()).digest())
-    return content.hexdigest()[:12]
-
-
-def _others_may_read(file: Path) -> bool:
-    """Return whether others may read a file, by its own mode and those of the folders above it. It is not read."""
-    may_enter = file.is_file() and all(folder.stat().st_mode & 0o011 for folder in file.resolve().parents)
-    return may_enter and bool(file.stat().st_mode & 0o044)
-
-
-def _load(sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> NodeLoad | None:
-    """Return what happens here for a while besides this Ray and the doctor; None where it is unknown."""
-    ours = OwnProcesses(session=session, driver=asking, trial={machine_key(): (os.getpid(),)})
-    first = snapshot(ours)
-    time.sleep(sample_s)
-    return load_between(first, snapshot(ours, last=True))
+    return {PROJECT: content.hexdigest()[:12], "python": platform.python_version(), **versions}

@@ -4,7 +4,6 @@ A check that crashes becomes a finding that says so.
 """
 
 import os
-import shlex
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +16,7 @@ from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
 from study.errors import StudyError, in_one_line
 from study.harmless import one_line
-from study.machine.host import mount_of
-from study.machine.jobs import current_job
+from study.machine.host import current_job, file_system_of, is_network
 from study.machine.shape import LOCAL
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri, sqlite_path
 from study.text import count, gigabytes, listed
@@ -67,20 +65,17 @@ def check_ray(around: Surroundings) -> Iterator[Finding]:
             fix = "Wait for them to end, or start a Ray of your own: they take time from timed trials."
             yield Finding("warn", found, fix)
         yield Finding("ok", f"joined {around.address}, {count(len(around.joined), 'node')} answered; {total} CPUs")
-    yield from _on_every_node(around, _token)
+        yield from _on_every_node(around, _token)
 
 
 def _token(node: Node, around: Surroundings) -> Iterator[Finding]:
-    mine = around.here.token_mode
-    if file := node.readable_token:
-        fix = f"Run `chmod 600 {shlex.quote(file)}`; make a new token (`ray get-auth-token --generate`)."
-        yield Finding("fail", f"others may read {file}, and with it run code in your Ray", fix)
-    elif node.shape.address != LOCAL and node.token_mode != mine:
-        found = f"RAY_AUTH_MODE is {node.token_mode or 'not set'}, and {mine or 'not set'} for the driver"
+    mine, theirs = around.here.token_mode, node.token_mode
+    if theirs != mine:
+        found = f"RAY_AUTH_MODE is {theirs or 'not set'}, and {mine or 'not set'} for the driver"
         yield Finding("warn", found, "Set it to the same value everywhere: a node with another one is refused.")
-    elif node.token_mode != "token" and node.open_ports:
-        found = f"whoever reaches these ports can run code as you, without a token: {some(node.open_ports)}"
-        yield Finding("warn", found, f"Unless the network is yours alone, {TOKEN_HELP}.")
+    elif theirs != "token" and not node.shape.address.startswith("127."):
+        fix = f"Unless the network is yours alone, {TOKEN_HELP}."
+        yield Finding("warn", "whoever reaches its ports can run code as you, without a token", fix)
 
 
 # --- packages --------------------------------------------------------------------------------------------------------
@@ -116,37 +111,22 @@ STOLEN_SHARE = 0.01
 """Share of the cores that a hypervisor may withhold."""
 
 
-def check_cpus(around: Surroundings) -> Iterator[Finding]:
-    """Whether Ray hands out CPUs that were not given to us, hyper-threads, or the cores of one machine twice."""
-    yield from _on_every_node(around, _cpus)
-    by_machine: defaultdict[str, list[Node]] = defaultdict(list)
-    for node in around.nodes:
-        by_machine[node.boot_id].append(node)
-    for together in by_machine.values():
-        taken, cores = sum(node.shape.num_cpus for node in together), {core for node in together for core in node.cores}
-        if len(together) > 1 and taken > len(cores):
-            names = some([node.shape.address for node in together])
-            found = f"{names} are one machine: together they hand out {taken} CPUs for {count(len(cores), 'core')}"
-            fix = "Start one raylet per machine, or give each its share with --num-cpus. Timings mean nothing here."
-            yield Finding("warn", found, fix)
-
-
-def _cpus(node: Node, around: Surroundings) -> Iterator[Finding]:
+def cpus_of(node: Node, around: Surroundings) -> Iterator[Finding]:
+    """Whether Ray hands out CPUs that were not given to us, or hyper-threads, or starts processes that share them."""
     private, cores = node.shape.address == LOCAL, node.shape.physical_cpus
     # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
     taken = min(node.shape.num_cpus, cores) if private else node.shape.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
-    given, why = node.granted or (taken, "")
+    given = taken if node.granted is None else node.granted
     fix = f"Start Ray there with --num-cpus={min(given, cores)}."
     if taken > given:
         fix = "Bind the study to its CPUs (`taskset`, `srun --cpu-bind=cores`)." if private else fix
-        yield Finding("fail", f"{what}, {given} were allocated here by {why}", fix)
+        yield Finding("fail", f"{what}, {given} were allocated here by SLURM_CPUS_ON_NODE", fix)
     elif taken > cores:
-        yield Finding(
-            "warn", f"{what} for {count(cores, 'core')}: trials would share them, and their times say so", fix
-        )
-    if (threads := node.threads_variable) not in (None, "1"):
-        found = f"OMP_NUM_THREADS={threads}: processes that reserve one CPU may start {threads} threads each"
+        found = f"{what} for {count(cores, 'core')}: trials would share them, and their times say so"
+        yield Finding("warn", found, fix)
+    if node.threads not in (None, "1"):
+        found = f"OMP_NUM_THREADS={node.threads}: processes that reserve one CPU may start {node.threads} threads each"
         yield Finding("warn", found, "Unset it where Ray is started.")
     if node.shape.niceness > 0:
         found = f"trials run at nice {node.shape.niceness}: every other process goes before them"
@@ -204,10 +184,9 @@ def check_storage(around: Surroundings) -> Iterator[Finding]:
         found = f"{where} is no folder that can be written"
         yield Finding("fail", found, "Choose another folder with --out, or repair this one.")
         return
-    mount, job = mount_of(place), current_job()
-    # In Kubernetes what lies in the container's own file system is lost; a volume that is claimed follows the pod.
-    if job is not None and not mount.is_network and (job.scheduler != "kubernetes" or mount.kind == "overlay"):
-        found = f"{place} is on a disk of {socket.gethostname()} ({mount.kind or 'unknown'}), and this is a batch job"
+    kind, job = file_system_of(place), current_job()
+    if job is not None and job.scheduler != "kubernetes" and not is_network(kind):  # a claim follows its pod
+        found = f"{place} is on a disk of {socket.gethostname()} ({kind or 'unknown'}), and this is a batch job"
         fix = "Choose a folder on shared storage with --out: requeued on another node, the job would not find it."
         yield Finding("warn", found, fix)
     status = os.statvfs(place)
@@ -232,8 +211,8 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
     """Whether MLflow can be used as the start of a study would, and an SQLite database is where its locks work."""
     ask_mlflow(uri := check_tracking_uri(around.tracking_uri))  # its errors become the finding
     path = sqlite_path(uri)
-    if path is not None and (mount := mount_of(_nearest(path))).is_network:
-        found = f"{path} is an SQLite database on {mount.kind}, whose locks it cannot rely on: two writers corrupt it"
+    if path is not None and is_network(kind := file_system_of(_nearest(path))):
+        found = f"{path} is an SQLite database on {kind}, whose locks it cannot rely on: two writers corrupt it"
         fix = "Keep it on a local disk (--tracking-uri sqlite:////tmp/…), or use an MLflow server or PostgreSQL."
         yield Finding("warn", found, fix)
     yield Finding("ok", "it answers" if path is None or path.exists() else f"{path} will be made by the first study")
@@ -262,7 +241,7 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
 CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
     "ray": check_ray,
     "packages": lambda around: _on_every_node(around, packages_of),
-    "CPUs": check_cpus,
+    "CPUs": lambda around: _on_every_node(around, cpus_of),
     "memory": lambda around: _on_every_node(around, memory_of),
     "other work": lambda around: _on_every_node(around, other_work_on),
     "storage": check_storage,

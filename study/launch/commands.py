@@ -1,11 +1,10 @@
 """`python -m study launch`: one command, whose first word says how the study gets its hosts.
 
 It makes the description of the job from its options, shows what the job reserves and what the plan needs, then submits
-it, runs it here, or writes the files that another program reads.
+it or runs it here.
 """
 
 import inspect
-import os
 import shlex
 import typing
 from collections.abc import Callable
@@ -17,12 +16,10 @@ import typer
 
 from study.console import write
 from study.designs.registry import make_plan
-from study.errors import ExitCode
+from study.errors import ExitCode, LaunchError
 from study.harmless import mask_credentials
-from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts, write_files
-from study.launch.manifests import kuberay, ray_up
-from study.launch.node import LONGEST_TEMP_ROOT
-from study.launch.schedulers import Launcher, clock
+from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
+from study.launch.schedulers import LAUNCHERS, Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
 from study.options import (
@@ -39,14 +36,13 @@ from study.options import (
     seconds,
     wrong_option,
 )
+from study.records.files import write_atomically
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
 from study.text import count, cpu_hours, duration, listed
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""
-_NEEDED = {"ssh": ["hosts"], "ray-up": ["hosts"], "pbs": ["cpus_per_node"], "kuberay": ["image", "cpus_per_node"]}
-
 app = command_app()
 
 
@@ -65,19 +61,16 @@ def _with_options_of_a_job(function: Callable[..., None]) -> Callable[..., None]
     epilog=examples(
         "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
         """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 -- -t besteffort -p "host='n1'\"""",
-        "python -m study launch pbs scaling.yaml --nodes 2 --cpus-per-node 24 --walltime 4:00:00 -- -q workq",
         "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
-        "python -m study launch ray-up scaling.yaml --hosts lab-1:8,lab-2:16,lab-3:16",
-        "python -m study launch kuberay scaling.yaml --nodes 3 --cpus-per-node 16 --image example.org/study:1",
     ),
 )
 @_with_options_of_a_job
 def launch(
     context: typer.Context,
-    where: Annotated[Literal["slurm", "oar", "pbs", "ssh", "ray-up", "kuberay"], typer.Argument(help="What to use.")],
+    where: Annotated[Literal["slurm", "oar", "ssh"], typer.Argument(help="What to use.")],
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="SPACE [-- OPTIONS]", help="The space; behind -- options for sbatch, oarsub or qsub."),
+        typer.Argument(metavar="SPACE [-- OPTIONS]", help="The space; behind -- options for sbatch or oarsub."),
     ] = None,
     space: Space = None,
     print_: Annotated[bool, typer.Option("--print", help="Show what would be written, and do nothing.")] = False,
@@ -92,8 +85,7 @@ def launch(
 ) -> None:
     """Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.
 
-    `slurm`, `oar` and `pbs` submit a job, `ssh` runs on a list of hosts in the foreground, `ray-up` and `kuberay` write
-    files for these programs.
+    `slurm` and `oar` submit a job, `ssh` runs on a list of hosts in the foreground.
     """
     _check_options(context, where)
     first, *rest = words or [""]
@@ -129,59 +121,22 @@ def launch(
         **options,
     )
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
-    check_job(job)
-    if where in (*BATCH, "ssh"):
-        raise typer.Exit(start(Launcher(job, folder), spec, only_print=print_))
-    texts, commands = (ray_up if where == "ray-up" else kuberay)(job, folder, spec)
-    if print_:
-        write(next(iter(texts.values())))
-    else:
-        write_files(folder, texts)
-        _say(f"Wrote {', '.join(str(folder / each) for each in texts)}. Now type:")
-    _say(f"\n{commands}")
+    if job.walltime_s < LEAST_WALLTIME_S:
+        rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
+        raise wrong_option("--walltime", rule=rule, got=job.walltime, fix="Raise it.")
+    seconds(job.wait, "--wait")
+    raise typer.Exit(start(LAUNCHERS[where](job, folder), spec, only_print=print_))
 
 
 def _check_options(context: typer.Context, where: str) -> None:
-    """Refuse options that are for other launchers, and the lack of one that this needs."""
+    """Refuse options that are for other launchers, and `launch ssh` without hosts."""
     given = {name for name in context.params if str(context.get_parameter_source(name)).endswith("COMMANDLINE")}
     for name in sorted(given):
         if where not in SERVES.get(name, (where,)):
             rule, fix = f"is for {', '.join(SERVES[name])}", f"Drop it: `launch {where}` has no use for it."
-            raise wrong_option(_option(name), rule=rule, got=f"launch {where}", fix=fix)
-    if missing := [_option(name) for name in _NEEDED.get(where, ()) if name not in given]:
-        options = " and ".join(missing)
-        raise wrong_option(options, rule=f"must be given for `launch {where}`", fix=f"Add {options}.")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-def check_job(job: Job) -> None:
-    """Refuse what cannot work: too long a path for sockets, a Python that is none, too short a job, no hosts.
-
-    Raises:
-        SpaceError: It cannot.
-    """
-    if not job.temp_root.startswith("/") or len(os.fsencode(job.temp_root)) > LONGEST_TEMP_ROOT:
-        rule = f"must be an absolute path of at most {LONGEST_TEMP_ROOT} bytes (paths of sockets are limited)"
-        fix = "Name /tmp, or a short folder on each node's own disk."
-        raise wrong_option("--temp-root", rule=rule, got=job.temp_root, fix=fix)
-    try:
-        python = shlex.split(job.python)
-    except ValueError:
-        python = []
-    if not python or (job.launcher in BATCH and len(python) > 1):
-        # A job calls the scheduler's own commands, which a container does not have.
-        rule = "must be one program" if python else "must be words of a shell"
-        fix = "Name an interpreter that all nodes see, with --activate before it; `launch ssh` takes a container too."
-        raise wrong_option("--python", rule=rule, got=job.python, fix=fix)
-    if job.walltime_s < LEAST_WALLTIME_S:
-        rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
-        raise wrong_option("--walltime", rule=rule, got=job.walltime, fix="Raise it.")
-    if job.hosts:
-        parse_hosts(job.hosts)
-    seconds(job.wait, "--wait")
+            raise wrong_option(f"--{name.replace('_', '-')}", rule=rule, got=f"launch {where}", fix=fix)
+    if where == "ssh" and "hosts" not in given:
+        raise wrong_option("--hosts", rule="must be given for `launch ssh`", fix="Add --hosts.")
 
 
 def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
@@ -202,10 +157,16 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         if job.launcher in BATCH:
             _say(f"Submit with: {shlex.join(launcher.submission())}")
         return 0
-    write_files(folder, texts)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, text in texts.items():
+            write_atomically(folder / name, text)
+    except OSError as error:
+        rule, fix = "must be writable", "Choose another --out."
+        raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
     if job.launcher in BATCH:
         job_id = launcher.submit()
-        _say(f"Submitted as job {job_id}. Its log: {folder / launcher.scheduler.log.format(id=job_id)}")
+        _say(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}")
         _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
         return 0
     from study.launch.supervisor import supervise

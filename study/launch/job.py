@@ -1,34 +1,25 @@
-"""The one description of a launch, which the command, the templates and the programs of a job read; its hosts.
+"""The one description of a launch, which the command and the programs of a job read; its hosts.
 
 What stands with a field of `Job` is its option of `python -m study launch` too.
 """
 
 import os
 import re
-import shlex
 import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
 
 from study.errors import LaunchError
 from study.options import seconds, wrong_option
-from study.records.files import write_atomically
 
 JOB_FILE, SCRIPT = "launch.json", "job.sh"
-BATCH = ("slurm", "oar", "pbs")
-SERVES: dict[str, tuple[str, ...]] = {}
+BATCH = ("slurm", "oar")
+SERVES = {"nodes": BATCH, "walltime": BATCH, "resubmit": BATCH, "hosts": ("ssh",)}
 """Field -> the launchers that its option is for; the others are for all."""
-
-
-def _for(name: str, launchers: tuple[str, ...], about: str, **more: Any) -> Any:
-    """Return the option of a field whose help begins with the launchers that it is for."""
-    SERVES[name] = launchers
-    return typer.Option(help=f"{', '.join(launchers)}: {about}", **more)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,38 +35,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Further arguments of `python -m study run`."""
     scheduler_options: tuple[str, ...] = ()
     """Further arguments of the command that submits the job."""
-    nodes: Annotated[int, _for("nodes", (*BATCH, "kuberay"), "number of nodes.", min=1)] = 1
+    nodes: Annotated[int, typer.Option(min=1, help="slurm, oar: number of nodes.")] = 1
     cpus_per_node: Annotated[
         int | None, typer.Option(min=1, help="CPUs of each node for Ray; by default all of the node that the job has.")
     ] = None
-    walltime: Annotated[str, _for("walltime", BATCH, "longest duration of one job, as 90m.")] = "1h"
+    walltime: Annotated[str, typer.Option(help="slurm, oar: longest duration of one job, as 90m.")] = "1h"
     resubmit: Annotated[
         bool,
-        typer.Option("--resubmit/--no-resubmit", help="Schedulers: queue the job again until the study is complete."),
+        typer.Option("--resubmit/--no-resubmit", help="slurm, oar: queue the job again until the study is complete."),
     ] = True
-    hosts: Annotated[
-        str, _for("hosts", ("ssh", "ray-up"), "the hosts, as [user@]name[:cpus], with commas; the head first.")
-    ] = ""
-    image: Annotated[str, _for("image", ("kuberay",), "image with this project, e.g. registry.example.org/me/s:1.")] = (
-        ""
-    )
+    hosts: Annotated[str, typer.Option(help="ssh: the hosts, as [user@]name[:cpus], with commas; the head first.")] = ""
     use_head: Annotated[bool, typer.Option("--use-head", help="Let trials run on the first node of several too.")] = (
         False
     )
     name: Annotated[str, typer.Option(help="Name of the study; by default that of the space.")] = ""
     out: Annotated[str, typer.Option(help="Folder that holds the studies, on the nodes.")] = "studies"
     workdir: Annotated[
-        str, _for("workdir", (*BATCH, "ssh"), "folder in which everything runs, on every node; by default this one.")
+        str, typer.Option(help="Folder in which everything runs, on every node; by default this one.")
     ] = ""
-    python: Annotated[
-        str, _for("python", (*BATCH, "ssh", "ray-up"), "interpreter on every node; by default this one.")
-    ] = shlex.quote(sys.executable)
-    activate: Annotated[
-        str, _for("activate", (*BATCH, "ssh", "ray-up"), "shell line before it, e.g. 'module load python'.")
-    ] = ""
-    interface: Annotated[str, _for("interface", (*BATCH, "ssh"), "network interface for Ray, e.g. ib0.")] = ""
-    temp_root: Annotated[str, _for("temp_root", (*BATCH, "ssh"), "short folder on each node's own disk.")] = "/tmp"
-    wait: Annotated[str, _for("wait", (*BATCH, "ssh", "ray-up"), "how long Ray may take to start on all nodes.")] = "5m"
+    python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = sys.executable
+    activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = ""
+    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m"
 
     @property
     def study(self) -> str:
@@ -86,16 +66,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def walltime_s(self) -> int:
         """What is asked of the scheduler."""
         return int(seconds(self.walltime, "--walltime"))
-
-    @property
-    def wait_s(self) -> float:
-        """How long Ray may take to start."""
-        return seconds(self.wait, "--wait")
-
-    @property
-    def may_resubmit(self) -> bool:
-        """Whether an incomplete study is queued again."""
-        return self.resubmit and self.launcher in BATCH
 
     @classmethod
     def read(cls, file: Path) -> "Job":
@@ -138,18 +108,3 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
             raise wrong_option("--hosts", rule=rule, got=each, fix=fix)
         hosts.append(Host(match[1], None if match[2] is None else int(match[2])))
     return tuple(hosts)
-
-
-def write_files(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write the files of a launch, name -> content, into a folder for nobody else to read.
-
-    Raises:
-        LaunchError: The folder cannot be written.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_atomically(folder / name, text)
-    except OSError as error:
-        rule, fix = "must be writable", "Choose another --out."
-        raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error

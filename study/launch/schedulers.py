@@ -1,11 +1,7 @@
-"""The launchers: SLURM, OAR, PBS, and hosts that are reached by ssh.
+"""The launchers: SLURM, OAR, and hosts that are reached by ssh.
 
 The command `launch NAME` makes a launcher on the machine of the person, and calls `script` and `submit`. The supervisor
-makes it from `launch.json`, inside the job, and calls the rest.
-
-Facts were observed on SLURM 22.05 and OAR 2.5.9. PBS is written from the documentation and was never run. Source: PBS
-Professional 2022.1 User's Guide, "Submitting a PBS job" (PBS_NODEFILE, mpiprocs); OpenPBS's pbs_tmrsh.c, which passes
-on neither input nor output, so that no message would reach an agent.
+makes it from `launch.json`, inside the job, and calls the rest. Facts were observed on SLURM 22.05 and OAR 2.5.9.
 """
 
 import contextlib
@@ -17,80 +13,23 @@ import socket
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-import msgspec
+from typing import ClassVar
 
 from study.errors import ExitCode, LaunchError
 from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
-from study.machine.jobs import BatchJob, job_of
 
 NOTICE_S = 120
-"""So many seconds before its end a job gets a signal, where the scheduler can send one; perhaps a minute earlier."""
+"""So many seconds before its end a job gets a signal; perhaps a minute earlier."""
 ASK_TIMEOUT_S = 60.0
 RESUBMIT = 99
 """OAR: exit code by which an idempotent job asks to be submitted again."""
 YOUNGEST_S = 65.0
 """OAR: a job that ends sooner is not submitted again (OAR takes 60 s of its own clock)."""
 
-
-class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job is submitted; what it does once it runs is in `Launcher`."""
-
-    mark: str
-    """How a line of the script begins that holds an option: `#SBATCH`."""
-    submit: tuple[str, ...]
-    """The command that takes further options, and then the script."""
-    id_pattern: str
-    """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
-    options: Callable[[Job, Path], list[str]]
-    """Returns the options that ask for name, size, walltime, log, signal and requeueing."""
-    log: str = "job-{id}.log"
-    """The file in the job's folder into which a submitted job prints."""
-
-
-def _slurm_options(job: Job, folder: Path) -> list[str]:
-    cpus = f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive"
-    size = [f"--nodes={job.nodes}", "--ntasks-per-node=1", cpus, f"--time={clock(job.walltime_s)}"]
-    # The signal goes to the script alone; requeued, the job appends to its log.
-    requeue = [f"--signal=B:USR1@{NOTICE_S}", "--requeue" if job.resubmit else "--no-requeue", "--open-mode=append"]
-    return [f"--job-name={job.name}", *size, *requeue, f"--output={shlex.quote(f'{folder}/job-')}%j.log"]
-
-
-def _oar_options(job: Job, folder: Path) -> list[str]:
-    cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
-    # A second -l would be an alternative, and OAR takes the one that starts first.
-    has_own = any(word.startswith(("-l", "--resource")) for word in job.scheduler_options)
-    size = [] if has_own else [f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s)}"]
-    # The signal comes before the walltime and before a besteffort kill; idempotent jobs live again.
-    again = [] if "--checkpoint" in job.scheduler_options else [f"--checkpoint {NOTICE_S}"]
-    again += ["-t idempotent"] if job.resubmit else []
-    log = f"{folder}/job-%jobid%.log"
-    return [f"-n {job.name}", *size, *again, f"-O {log}", f"-E {log}"]
-
-
-def _pbs_options(job: Job, folder: Path) -> list[str]:
-    count = job.cpus_per_node  # with as many MPI processes, the node file has a line for each CPU
-    size = [f"-l select={job.nodes}:ncpus={count}:mpiprocs={count}", "-l place=scatter"]
-    again = f"-r {'y' if job.resubmit else 'n'}"
-    log = ["-j oe", "-k oed", f"-o {shlex.quote(f'{folder}/')}"]
-    return [f"-N {job.name[:15]}", *size, f"-l walltime={clock(job.walltime_s)}", again, *log]
-
-
-SCHEDULERS: Mapping[str, Scheduler] = {
-    "slurm": Scheduler(
-        mark="#SBATCH", submit=("sbatch", "--parsable"), id_pattern=r"^(\d+)(?:;\S+)?\s*$", options=_slurm_options
-    ),
-    "oar": Scheduler(mark="#OAR", submit=("oarsub", "-S"), id_pattern=r"OAR_JOB_ID=(\d+)", options=_oar_options),
-    "pbs": Scheduler(
-        mark="#PBS",
-        submit=("qsub",),
-        id_pattern=r"^(\d+(?:\[\])?(?:\.\S+)?)\s*$",
-        options=_pbs_options,
-        log="{id}.OU",  # PBS names it, since `-o` of the script is a folder
-    ),
-}
+Allocation = tuple[str, tuple[Host, ...], float | None]
+"""The job's name; its hosts, the one that the supervisor runs on first; its end in seconds since the epoch, if any."""
 
 
 def clock(seconds: int) -> str:
@@ -120,43 +59,45 @@ def ask(*command: str) -> str:
 
 
 class Launcher:
-    """One job: how it gets its hosts, reaches them, and is queued again."""
+    """One job, here on a list of hosts: how it gets them, reaches them, and is queued again."""
 
-    def __init__(self, job: Job, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+    submit_words: ClassVar[tuple[str, ...]] = ()
+    """The command that takes further options, and then the script."""
+    id_pattern: ClassVar[str] = ""
+    """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
+
+    def __init__(self, job: Job, folder: Path, variables: Mapping[str, str] = os.environ) -> None:
         """Read nothing yet.
 
         Args:
             job: The launch.
             folder: The job's folder, with its script.
-            environment: Variables of this process; inside a job those that the scheduler has set.
+            variables: Environment of this process; inside a job with those that the scheduler has set.
         """
-        self.job, self.folder, self._environment = job, folder, environment
+        self.job, self.folder, self._variables = job, folder, variables
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """How the job is submitted; there is none for a list of hosts."""
-        return SCHEDULERS[self.job.launcher]
+    # --- on the person's machine -------------------------------------------------------------------------------
 
     def planned_cpus(self) -> list[int | None]:
         """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        if self.job.launcher == "ssh":
-            return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
-        return [self.job.cpus_per_node] * self.job.nodes
+        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
+
+    def directives(self) -> list[str]:
+        """Return the lines of the script that ask for name, size, walltime, log, signal and requeueing."""
+        return []
 
     def script(self) -> str:
         """Return the job's script: options, the environment, and the supervisor in place of the shell.
 
         In its place, because a shell loses signals that come together, and its children do not get them.
         """
-        job = self.job
-        options = [f"{self.scheduler.mark} {each}" for each in self.scheduler.options(job, self.folder)]
-        start = [f"{line} || exit" for line in (f"cd {shlex.quote(job.workdir)}", job.activate) if line]
-        words = [*shlex.split(job.python), "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
-        return "\n".join(["#!/bin/bash", *options, *start, f"exec {shlex.join(words)}"]) + "\n"
+        start = [f"{line} || exit" for line in (f"cd {shlex.quote(self.job.workdir)}", self.job.activate) if line]
+        words = [self.job.python, "-u", "-m", "study.launch.supervisor", str(self.folder / JOB_FILE)]
+        return "\n".join(["#!/bin/bash", *self.directives(), *start, f"exec {shlex.join(words)}"]) + "\n"
 
     def submission(self, *more: str) -> list[str]:
         """Return the command that submits the job, with more options than those of the person."""
-        return [*self.scheduler.submit, *more, *self.job.scheduler_options, str(self.folder / SCRIPT)]
+        return [*self.submit_words, *more, *self.job.scheduler_options, str(self.folder / SCRIPT)]
 
     def submit(self) -> str:
         """Submit the script, which is in the folder, and return the job's id.
@@ -166,72 +107,44 @@ class Launcher:
         """
         (self.folder / SCRIPT).chmod(0o700)
         said = ask(*self.submission())
-        if match := re.search(self.scheduler.id_pattern, said, flags=re.MULTILINE):
+        if match := re.search(self.id_pattern, said, flags=re.MULTILINE):
             return match[1]
         rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
-        raise LaunchError(where=self.scheduler.submit[0], rule=rule, got=said.strip()[:200], fix=fix)
+        raise LaunchError(where=self.submit_words[0], rule=rule, got=said.strip()[:200], fix=fix)
 
-    @property
-    def _here(self) -> BatchJob:
-        """The job that this process belongs to."""
-        if (job := job_of(self.job.launcher, self._environment)) is None:
-            rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
-            raise LaunchError(where=self.job.launcher, rule=rule, fix=fix)
-        return job
+    # --- inside the job ----------------------------------------------------------------------------------------
 
-    def allocation(self) -> tuple[str, tuple[Host, ...], float | None]:
-        """Return the job's name, short enough for a folder, its hosts, the one that this runs on first, and its end.
-
-        The end is in seconds since the epoch; None where nothing ends it.
+    def variable(self, name: str) -> str:
+        """Return a variable that the scheduler sets in a job.
 
         Raises:
             LaunchError: This is not inside a job.
         """
-        if self.job.launcher == "ssh":
-            return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
-        job = self._here
-        ends_at = job.ends_at  # by the scheduler's clock: a walltime may begin earlier than this process
-        if self.job.launcher == "slurm":
-            names = ask("scontrol", "show", "hostnames", job.node_list).split()  # the script runs on the first
-            counts = dict(zip(names, expand_counts(job.cpus_per_node), strict=True))
-            if ends_at is None:
-                with contextlib.suppress(ValueError):  # UNLIMITED, NONE
-                    said = ask("squeue", "-h", "-j", job.id, "-o", "%e").strip()
-                    ends_at = datetime.datetime.fromisoformat(said).timestamp()
-        else:
-            counts = dict(Counter(Path(job.node_file).read_text().split()))  # a line for each CPU
-            if self.job.launcher == "pbs":
-                ends_at = time.time() + self.job.walltime_s
-        return job.id.partition(".")[0], tuple(Host(*each) for each in counts.items()), ends_at
+        if not (value := self._variables.get(name)):
+            rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
+            raise LaunchError(where=self.job.launcher, rule=rule, got=f"no {name}", fix=fix)
+        return value
+
+    def allocation(self) -> Allocation:
+        """Return what the job has.
+
+        Raises:
+            LaunchError: This is not inside a job.
+        """
+        return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
         """Return the command that runs a shell line on a host of the job, with this process's stdin and stdout."""
-        if self.job.launcher == "slurm":  # a step of its own, with all that the job has there
-            alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
-            # Without --unbuffered, which would make standard output a terminal.
-            return ["srun", *alone, "--quiet", "bash", "-c", line]
-        if self.job.launcher != "ssh" and is_here(host):
-            return ["bash", "-c", line]
-        if self.job.launcher == "oar":
-            return ["oarsh", host.name, line]
         # It asks for no password; the end of its input tells the agent that we are gone.
         alive = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=8")
         return ["ssh", *alive, host.name, line]
 
     def may_resume(self, signal_name: str) -> bool:
         """Return whether the study may be queued again after this signal; False if its owner has cancelled the job."""
-        if self.job.launcher == "slurm" and signal_name == "SIGTERM":
-            try:  # the signal alone does not tell it from preemption
-                return "JobState=CANCELLED" not in self._shown()
-            except LaunchError:
-                return False
-        return self.job.launcher != "pbs" or signal_name != "SIGTERM"  # by which PBS deletes a job
+        return True
 
     def resubmit(self, started_at: float) -> int:
         """Queue the study again and return the exit code of this job. The last thing that a job does.
-
-        SLURM refuses to requeue a job where the site does not allow it, and one that it has requeued itself, as at a
-        preemption without time of grace. The latter is known by its number of restarts, which SLURM raises at once.
 
         Args:
             started_at: When this job began, seconds since the epoch.
@@ -239,30 +152,116 @@ class Launcher:
         Raises:
             LaunchError: The scheduler refuses.
         """
-        job = self._here
-        if job.scheduler == "oar":
-            time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
-            return RESUBMIT
-        if job.scheduler == "pbs":
-            ask(*self.submission("-W", f"depend=afterany:{job.id}"))
-            return ExitCode.STOPPED
+        return ExitCode.STOPPED
+
+
+class Slurm(Launcher):
+    """A job of SLURM."""
+
+    submit_words = ("sbatch", "--parsable")
+    id_pattern = r"^(\d+)(?:;\S+)?\s*$"
+
+    def planned_cpus(self) -> list[int | None]:  # noqa: D102
+        return [self.job.cpus_per_node] * self.job.nodes
+
+    def directives(self) -> list[str]:  # noqa: D102
+        job = self.job
+        options = [
+            *(f"--job-name={job.name}", f"--nodes={job.nodes}", "--ntasks-per-node=1"),
+            f"--cpus-per-task={job.cpus_per_node}" if job.cpus_per_node else "--exclusive",
+            f"--time={clock(job.walltime_s)}",
+            f"--signal=B:USR1@{NOTICE_S}",  # to the script alone
+            "--requeue" if job.resubmit else "--no-requeue",
+            "--open-mode=append",  # of a requeued job too
+            f"--output={shlex.quote(f'{self.folder}/job-')}%j.log",
+        ]
+        return [f"#SBATCH {each}" for each in options]
+
+    def allocation(self) -> Allocation:  # noqa: D102
+        job = self.variable("SLURM_JOB_ID")
+        names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
+        counts = expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
+        if (end := self._variables.get("SLURM_JOB_END_TIME", "")).isdigit():
+            ends_at: float | None = float(end)
+        else:
+            ends_at = None
+            with contextlib.suppress(ValueError):  # UNLIMITED, NONE
+                said = ask("squeue", "-h", "-j", job, "-o", "%e").strip()
+                ends_at = datetime.datetime.fromisoformat(said).timestamp()
+        return job, tuple(Host(*each) for each in zip(names, counts, strict=True)), ends_at
+
+    def remote_shell(self, host: Host, line: str) -> list[str]:  # noqa: D102
+        # A step of its own, with all that the job has there; --unbuffered would make standard output a terminal.
+        alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--mem=0", "--cpu-bind=none"]
+        return ["srun", *alone, "--quiet", "bash", "-c", line]
+
+    def may_resume(self, signal_name: str) -> bool:  # noqa: D102
+        if signal_name != "SIGTERM":
+            return True
+        try:  # the signal alone does not tell it from preemption
+            return "JobState=CANCELLED" not in self._shown()
+        except LaunchError:
+            return False
+
+    def resubmit(self, started_at: float) -> int:
+        """Requeue the job, or submit it again.
+
+        SLURM refuses to requeue a job where the site does not allow it, and one that it has requeued itself, as at a
+        preemption without time of grace. The latter is known by its number of restarts, which SLURM raises at once.
+        """
+        job = self.variable("SLURM_JOB_ID")
         try:
-            ask("scontrol", "requeue", job.id)  # SIGTERM follows at once
+            ask("scontrol", "requeue", job)  # SIGTERM follows at once
         except LaunchError:
             restarts = None
             with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
                 restarts = re.search(r"\bRestarts=(\d+)", self._shown())
-            if restarts is None or int(restarts[1]) <= job.restarts:
-                ask(*self.submission(f"--dependency=afterany:{job.id}"))
+            if restarts is None or int(restarts[1]) <= int(self._variables.get("SLURM_RESTART_COUNT") or 0):
+                ask(*self.submission(f"--dependency=afterany:{job}"))
         return ExitCode.STOPPED
 
     def _shown(self) -> str:
-        return ask("scontrol", "show", "job", "-o", self._here.id)
+        return ask("scontrol", "show", "job", "-o", self.variable("SLURM_JOB_ID"))
 
 
-def is_here(host: Host) -> bool:
-    """Return whether the host is the one that this runs on; either may be known by its short name."""
-    return host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
+class Oar(Launcher):
+    """A job of OAR."""
+
+    submit_words = ("oarsub", "-S")
+    id_pattern = r"OAR_JOB_ID=(\d+)"
+
+    def planned_cpus(self) -> list[int | None]:  # noqa: D102
+        return [self.job.cpus_per_node] * self.job.nodes
+
+    def directives(self) -> list[str]:  # noqa: D102
+        job, log = self.job, f"{self.folder}/job-%jobid%.log"
+        options = [f"-n {job.name}", f"-O {log}", f"-E {log}"]
+        # A second -l would be an alternative, and OAR takes the one that starts first.
+        if not any(word.startswith(("-l", "--resource")) for word in job.scheduler_options):
+            cores = f"/core={job.cpus_per_node}" if job.cpus_per_node else ""
+            options.append(f"-l /host={job.nodes}{cores},walltime={clock(job.walltime_s)}")
+        # The signal comes before the walltime and before a besteffort kill; idempotent jobs live again.
+        options += [] if "--checkpoint" in job.scheduler_options else [f"--checkpoint {NOTICE_S}"]
+        options += ["-t idempotent"] if job.resubmit else []
+        return [f"#OAR {each}" for each in options]
+
+    def allocation(self) -> Allocation:  # noqa: D102
+        counts = Counter(Path(self.variable("OAR_NODEFILE")).read_text().split())  # a line for each CPU
+        walltime = self._variables.get("OAR_JOB_WALLTIME_SECONDS", "")
+        # Counted from now: the script begins a few seconds after the job.
+        ends_at = time.time() + int(walltime) if walltime.isdigit() else None
+        return self.variable("OAR_JOB_ID"), tuple(Host(*each) for each in counts.items()), ends_at
+
+    def remote_shell(self, host: Host, line: str) -> list[str]:  # noqa: D102
+        is_here = host.name.partition(".")[0] == socket.gethostname().partition(".")[0]
+        return ["bash", "-c", line] if is_here else ["oarsh", host.name, line]
+
+    def resubmit(self, started_at: float) -> int:  # noqa: D102
+        time.sleep(max(0.0, YOUNGEST_S - (time.time() - started_at)))
+        return RESUBMIT
+
+
+LAUNCHERS: Mapping[str, type[Launcher]] = {"slurm": Slurm, "oar": Oar, "ssh": Launcher}
 
 
 def expand_counts(text: str) -> list[int]:

@@ -21,24 +21,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
 
 from study.console import write
 from study.errors import ExitCode, LaunchError, StudyError
-from study.launch.job import Host, Job
-from study.launch.node import UP, Task
-from study.launch.schedulers import Launcher
-from study.records.files import write_atomically
+from study.launch.job import BATCH, Host, Job
+from study.launch.node import SIGNALS, UP, Task
+from study.launch.schedulers import LAUNCHERS, Launcher
+from study.options import seconds
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
 from study.text import count
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 MARGIN_S = 90.0
@@ -50,7 +47,6 @@ DRIVER_TIMEOUT_S = 75.0
 agent kills it after a minute."""
 NODE_TIMEOUT_S = 70.0
 """How long an agent may take to end a node of Ray."""
-TOKEN_FILE = "ray.token"
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
 
@@ -68,7 +64,7 @@ class Agent:
         """What its node of Ray said when it had started; empty before."""
         self._lines: collections.deque[str] = collections.deque(maxlen=12)
         self._inbox = inbox
-        program = f"exec {shlex.join(shlex.split(job.python))} -u -m study.launch.node"  # nothing secret is in it
+        program = f"exec {shlex.quote(job.python)} -u -m study.launch.node"  # nothing secret is in it
         line = " && ".join(filter(None, [f"cd {shlex.quote(job.workdir)}", job.activate, program]))
         try:
             self._process = subprocess.Popen(
@@ -84,27 +80,28 @@ class Agent:
         except OSError as error:
             rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
             raise LaunchError(where=self.host, rule=rule, got=error, fix=fix) from error
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._input, self._output = self._process.stdin, self._process.stdout
         threading.Thread(target=self._read, daemon=True).start()
         with contextlib.suppress(OSError):  # it is gone; its end is in the inbox
-            assert self._process.stdin is not None
-            self._process.stdin.write(msgspec.json.encode(task).decode() + "\n")
-            self._process.stdin.flush()
+            self._input.write(msgspec.json.encode(task).decode() + "\n")
+            self._input.flush()
+
+    def error(self, rule: str) -> LaunchError:
+        """Return the error that its end is, with its last lines; a fix of its own comes first."""
+        return LaunchError(
+            where=self.host, rule=rule, got=self.reason, fix="" if "Fix: " in self.reason else LOOK_AT_LINES
+        )
 
     @property
     def reason(self) -> str:
         """Its last lines: of Ray, of the remote shell, its login, the environment's activation."""
         return "\n".join(self._lines) or "no word"
 
-    def error(self, rule: str) -> LaunchError:
-        """Return the error that its end is; a fix of its own comes first."""
-        fix = "" if "Fix: " in self.reason else LOOK_AT_LINES
-        return LaunchError(where=self.host, rule=rule, got=self.reason, fix=fix)
-
     def stop(self) -> None:
         """Order it to end its child; its exit code follows when that is done."""
         with contextlib.suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            self._input.close()
 
     def wait(self, timeout_s: float) -> None:
         """Wait for its end; after so long kill its remote shell."""
@@ -115,8 +112,7 @@ class Agent:
                 os.killpg(self._process.pid, signal.SIGKILL)  # srun has a process of its own below
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             if line.startswith(UP):
                 self.started = json.loads(line.removeprefix(UP))
             elif line.strip():
@@ -135,9 +131,8 @@ class Supervisor:
     def __init__(self, launcher: Launcher) -> None:
         """Read nothing yet."""
         self.inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._launcher, self._job, self._folder = launcher, launcher.job, launcher.folder
+        self._launcher, self._job = launcher, launcher.job
         self._hosts: tuple[Host, ...] = ()
-        self._job_id = ""
         self._environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}
         self._nodes: list[Agent] = []
         """Of Ray, the head's first."""
@@ -147,55 +142,38 @@ class Supervisor:
         self._ends_at: float | None = None
 
     def run(self) -> int:
-        """Run the study as far as this job lets it; return the code to exit with.
+        """Run the study as far as this job lets it; return the code to exit with. Takes the signals of the process.
 
         Raises:
             LaunchError: Ray does not start, or the scheduler refuses to queue the study again.
         """
-        with self._taking_signals():
-            self._job_id, self._hosts, self._ends_at = self._launcher.allocation()
-            hosts = ", ".join(f"{host.name} ({host.num_cpus or '?'} CPUs)" for host in self._hosts)
-            note(f"Job {self._job_id}: {hosts}.")
-            if self._ends_at is not None:
-                note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(self._ends_at))}.")
-            ended_before, _ = self.progress()
-            code: int = ExitCode.STOPPED
-            try:
-                if self.start_ray():
-                    code = self.drive()
-            finally:
-                self.stop_ray()
-            return self.end(code, ended_before)
-
-    @contextlib.contextmanager
-    def _taking_signals(self) -> Iterator[None]:
-        def handle(number: int, frame: FrameType | None) -> None:
-            self.inbox.put((None, signal.Signals(number).name))
-
-        # Under `nohup` this process is to outlive its terminal.
-        heard = [each for each in SIGNALS if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, handle) for number in heard}
+        for each in SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:  # under `nohup` this outlives its terminal
+                signal.signal(each, lambda number, _: self.inbox.put((None, signal.Signals(number).name)))
+        name, self._hosts, self._ends_at = self._launcher.allocation()
+        hosts = ", ".join(f"{host.name} ({host.num_cpus or '?'} CPUs)" for host in self._hosts)
+        note(f"Job {name}: {hosts}.")
+        if self._ends_at is not None:
+            note(f"It may last until {time.strftime('%H:%M:%S', time.localtime(self._ends_at))}.")
+        ended_before, _ = self.progress()
+        code: int = ExitCode.STOPPED
         try:
-            yield
+            if self.start_ray():
+                code = self.drive()
         finally:
-            for number, handler in before.items():
-                # Later signals are ignored: Ray is down, and the job is ending.
-                signal.signal(number, signal.SIG_IGN if self._signals or self._out_of_time else handler)
+            self.stop_ray()
+        return self.end(code, ended_before)
 
     # --- Ray ---------------------------------------------------------------------------------------------------
 
     def start_ray(self) -> bool:
-        """Bring Ray up on all hosts, beside whatever else runs there; return False where a signal came first.
-
-        The head comes first, then the others.
+        """Bring Ray up on all hosts, the head first; return False where a signal came before that was done.
 
         Raises:
             LaunchError: It does not come up; says on which host and why.
         """
         head, *workers = self._hosts
-        deadline = time.monotonic() + self._job.wait_s
-        # For people who want to look inside; no program reads it.
-        write_atomically(self._folder / TOKEN_FILE, self._environment["RAY_AUTH_TOKEN"])
+        deadline = time.monotonic() + seconds(self._job.wait, "--wait")
         self._start_node(head, peer=workers[0].name if workers else "")
         if not self._await_started(deadline):
             return False
@@ -210,17 +188,14 @@ class Supervisor:
         return True
 
     def _start_node(self, host: Host, *, peer: str, address: str = "") -> None:
-        job = self._job
         # A scheduler may count hyper-threads: then the host counts its cores.
-        num_cpus = job.cpus_per_node or (host.num_cpus if job.launcher == "ssh" else None)
-        if not (address or job.use_head or len(self._hosts) == 1):
+        num_cpus = self._job.cpus_per_node or (host.num_cpus if self._job.launcher == "ssh" else None)
+        if not (address or self._job.use_head or len(self._hosts) == 1):
             num_cpus = 0
-        task = {"address": address, "num_cpus": num_cpus, "granted": host.num_cpus, "peer": peer}
-        self._nodes.append(self._agent(host, interface=job.interface, **task))
+        self._nodes.append(self._agent(host, address=address, num_cpus=num_cpus, granted=host.num_cpus, peer=peer))
 
     def _agent(self, host: Host, **task: Any) -> Agent:
-        whole = Task(job=self._job_id, temp_root=self._job.temp_root, environment=self._environment, **task)
-        return Agent(self._launcher, host, whole, self.inbox)
+        return Agent(self._launcher, host, Task(environment=self._environment, **task), self.inbox)
 
     def _next(self, deadline: float) -> Event | None:
         """Return what happens next, and note a signal; None where nothing happens until then."""
@@ -238,7 +213,7 @@ class Supervisor:
         """Return whether all nodes have started; False where a signal came first."""
         while missing := [agent.host for agent in self._nodes if not agent.started]:
             if (event := self._next(deadline)) is None:
-                rule = f"Ray must start there within {self._job.wait_s:.0f} s"
+                rule = f"Ray must start there within --wait {self._job.wait}"
                 fix = "Raise --wait where file systems are slow, or copy the environment to each host in --activate."
                 raise LaunchError(where=", ".join(missing), rule=rule, fix=fix)
             agent, said = event
@@ -260,7 +235,6 @@ class Supervisor:
                 agent.stop()
             for agent in group:
                 agent.wait(NODE_TIMEOUT_S)
-        (self._folder / TOKEN_FILE).unlink(missing_ok=True)
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -282,13 +256,13 @@ class Supervisor:
         files = {Path(job.space).name: job.space_text} if job.space_text else {}
         driver = self._agent(self._hosts[0], command=tuple(words), files=files)
         code = self._follow(driver)
-        if code not in {int(each) for each in ExitCode} and not self._signals:
-            if code not in {128 + number for number in signal.valid_signals()}:
+        if code not in set(ExitCode) and not self._signals:
+            if code - 128 not in signal.valid_signals():
                 raise driver.error("the study's driver must start there and stay connected; no record is lost")
             note(f"The study's driver was killed by signal {code - 128}.")  # as by the kernel, for lack of memory
             self._is_broken = True
         self._out_of_time = budget is not None and self.progress()[1] == "time budget" and not self._is_broken
-        return code if code in {int(each) for each in ExitCode} else ExitCode.STOPPED
+        return code if code in set(ExitCode) else ExitCode.STOPPED
 
     def _follow(self, driver: Agent) -> int:
         """Pass on what the driver prints until it ends; end it when a signal comes, or a node of Ray dies."""
@@ -322,7 +296,7 @@ class Supervisor:
             code: Of the study.
             ended_before: Trials that had ended when the job began.
         """
-        if code != ExitCode.STOPPED or not self._job.may_resubmit:
+        if code != ExitCode.STOPPED or not (self._job.resubmit and self._job.launcher in BATCH):
             return code
         while self._next(0) is not None:  # a signal may come while Ray is taken down
             pass
@@ -367,7 +341,8 @@ def _print(line: str) -> None:
 def supervise(file: Path) -> int:
     """Run the job of a launch file; return the code to exit with."""
     try:
-        return Supervisor(Launcher(Job.read(file), file.resolve().parent)).run()
+        job = Job.read(file)
+        return Supervisor(LAUNCHERS[job.launcher](job, file.resolve().parent)).run()
     except StudyError as error:
         note(str(error))
         return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER

@@ -1,6 +1,6 @@
 """What a host and a Ray cluster are, as far as a study cares.
 
-host       CPUs, memory, GPUs, file systems; jobs: the batch job that this process belongs to
+host       CPUs, memory, GPUs, file systems, the batch job that this process belongs to
 load       what a host's cores do besides the study; processes: children, starts, Ray's own
 shape      the nodes of a Ray cluster, for a plan
 cluster    a private Ray, or one that was joined; shipping: what travels to its nodes

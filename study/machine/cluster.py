@@ -20,8 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import psutil
+
 from study.errors import ClusterError
-from study.machine.host import own_folder, own_raylets, short_temporary_folder, this_node
+from study.machine.host import own_folder, short_temporary_folder, this_node
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -172,13 +174,12 @@ def _find_running() -> str:
 
     Nor do those of other users: who joins a Ray runs what it is given there.
     """
-    found = {
-        word.partition("=")[2]
-        for words in own_raylets()
-        if not any(map(_PRIVATE.search, words))
-        for word in words
-        if word.startswith(("--gcs-address=", "--gcs_address="))
-    }
+    found: set[str] = set()
+    for process in psutil.process_iter(["name", "cmdline", "uids"]):
+        users, words = process.info["uids"], process.info["cmdline"] or ()
+        if process.info["name"] == "raylet" and users is not None and users.real == os.getuid():
+            addresses = [word.partition("=")[2] for word in words if word.startswith("--gcs-address=")]
+            found |= set() if any(map(_PRIVATE.search, words)) else set(addresses)
     if len(found) == 1:
         return found.pop()
     rule, got = "one Ray of yours must run on this machine", ", ".join(sorted(found)) or "none"

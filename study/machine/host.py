@@ -15,9 +15,9 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -53,14 +53,35 @@ def this_node(at_least: int = 0) -> NodeShape:
 # --- identity --------------------------------------------------------------------------------------------------------
 
 
-def boot_id() -> str:
-    """Return the identity of the running kernel, new at every start; containers have that of their host."""
-    return read_text(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
-
-
 def machine_key() -> str:
     """Return what tells this host from all others: its name, which another one may have too, and its boot."""
-    return f"{os.uname().nodename}/{boot_id()}"
+    return f"{os.uname().nodename}/{read_text(Path('/proc/sys/kernel/random/boot_id'))}"
+
+
+SCHEDULERS = {
+    "slurm": "SLURM_JOB_ID",
+    "oar": "OAR_JOB_ID",
+    "pbs": "PBS_JOBID",
+    "kubernetes": "KUBERNETES_SERVICE_HOST",
+}
+"""Scheduler -> the variable by which a process knows that it belongs to a job."""
+
+
+class BatchJob(NamedTuple):
+    """A batch job, seen from inside."""
+
+    scheduler: str
+    """One of `SCHEDULERS`."""
+    id: str
+    """The scheduler's identifier; the pod's name in Kubernetes."""
+
+
+def current_job(variables: Mapping[str, str] = os.environ) -> BatchJob | None:
+    """Return the job that this process belongs to; None outside of one."""
+    for scheduler, name in SCHEDULERS.items():
+        if number := variables.get(name):
+            return BatchJob(scheduler, variables.get("HOSTNAME", "") if scheduler == "kubernetes" else number)
+    return None
 
 
 def cpu_model() -> str:
@@ -210,29 +231,21 @@ _NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
 """How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file system as it is mounted."""
-
-    kind: str
-    """Such as `ext4` or `nfs4`; empty when unknown."""
-
-    @property
-    def is_network(self) -> bool:
-        """Whether other machines serve it."""
-        program = self.kind.removeprefix("fuse.")
-        return self.kind in _NETWORK or (program != self.kind and program.startswith(_NETWORK_PROGRAMS))
-
-
-def mount_of(path: Path) -> Mount:
-    """Return the file system that a path is on; one without a kind where the system does not tell."""
+def file_system_of(path: Path) -> str:
+    """Return the type of the file system that a path is on, such as `ext4`; empty where the system does not tell."""
     place = path.resolve()
     try:
         around = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
     except OSError:
-        return Mount("")
+        return ""
     around.sort(key=lambda each: len(Path(each.mountpoint).parts))  # of several on one point the last is on top
-    return Mount(around[-1].fstype) if around else Mount("")
+    return around[-1].fstype if around else ""
+
+
+def is_network(file_system: str) -> bool:
+    """Return whether other machines serve a type of file system."""
+    program = file_system.removeprefix("fuse.")
+    return file_system in _NETWORK or (program != file_system and program.startswith(_NETWORK_PROGRAMS))
 
 
 def short_temporary_folder() -> str:
@@ -260,24 +273,30 @@ def own_folder(root: str, kind: str) -> Iterator[Path]:
     for place in Path(root).glob(f"{kind}-{owner}-*"):
         pid = place.name.rpartition("-")[2]
         if pid.isdecimal() and (place == folder or not psutil.pid_exists(int(pid))):
-            for process in with_word(f"{place}/"):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            shutil.rmtree(place, ignore_errors=True)
+            _clear(place)
     try:
         folder.mkdir(mode=0o700)
     except OSError as error:
-        rule, fix = "must be a folder that can be made", "Choose another folder: TMPDIR, or --temp-root of a launch."
+        rule, fix = "must be a folder that can be made", "Choose another folder for temporary files with TMPDIR."
         raise ClusterError(where=str(folder), rule=rule, got=error.strerror or "", fix=fix) from error
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder and the processes of this user that have it on their command line."""
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        uids, words = process.info["uids"], process.info["cmdline"] or ()
+        if uids and uids.real == os.getuid() and any(f"{folder}/" in word for word in words):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
-_LOOPBACK = ("127.", "::1", "::ffff:127.")
 _OWN_AUTOGROUP = Path("/proc/self/autogroup")
 _TRIES, _PAUSE_S = 20, 0.1
 """The kernel takes ten values of autogroups in a second, from all processes together."""
@@ -313,37 +332,3 @@ def set_back(niceness: int) -> None:
         except OSError:  # a kernel without autogroups
             pass
         return
-
-
-def with_word(word: str) -> Iterator[psutil.Process]:
-    """Yield the processes of this user that have this on their command line."""
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and any(word in each for each in process.info["cmdline"] or ()):
-            yield process
-
-
-def own_raylets() -> Iterator[list[str]]:
-    """Yield the command line of every raylet of this user here: the process of a Ray that starts its workers."""
-    for process in psutil.process_iter(["name", "cmdline", "uids", "status"]):
-        users, is_dead = process.info["uids"], process.info["status"] == psutil.STATUS_ZOMBIE
-        if process.info["name"] == "raylet" and not is_dead and users is not None and users.real == os.getuid():
-            yield process.info["cmdline"] or []
-
-
-def open_ports(session: str) -> list[str]:
-    """Return where the servers of a Ray session listen beyond the loopback interface, as far as this user may look."""
-    found = set()
-    for process in psutil.process_iter(["name", "cmdline"]):
-        if any(session in word for word in process.info["cmdline"] or []):
-            with contextlib.suppress(psutil.Error):
-                found |= {
-                    f"{process.info['name']} {_bracketed(at.laddr.ip)}:{at.laddr.port}"
-                    for at in process.net_connections(kind="tcp")
-                    if at.status == psutil.CONN_LISTEN and not at.laddr.ip.startswith(_LOOPBACK)
-                }
-    return sorted(found)
-
-
-def _bracketed(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from study.errors import RecordError
 from study.harmless import mask_credentials
-from study.machine.jobs import current_job
+from study.machine.host import current_job
 
 DRAFT = ".draft"
 """How the names of files end that are being written; a kill leaves them."""

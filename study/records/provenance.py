@@ -15,8 +15,7 @@ from typing import Any
 import psutil
 
 from study.harmless import mask_credentials
-from study.machine.host import cpu_model, usable_cpus
-from study.machine.jobs import current_job
+from study.machine.host import cpu_model, current_job, usable_cpus
 
 _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),

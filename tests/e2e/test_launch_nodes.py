@@ -1,22 +1,14 @@
-"""One node and two, each with a temporary folder of its own and with one that they share: each to a finished study.
-
-On a real SLURM, a real OAR and hosts with a real sshd. A root that nodes share holds folders of other people's programs
-too, and the folder of another node; all of them must be there afterwards.
-"""
+"""One node and two, on a real SLURM, a real OAR and hosts with a real sshd: each to a finished study."""
 
 import subprocess
 import sys
 
 import pytest
 
-from tests.testbed.namespaces import SHARED, SOURCES
+from tests.testbed.namespaces import SOURCES
 from tests.testbed.studies import ACTIVATE, NAME, LaunchedStudy, assert_nothing_left
 from tests.testbed.watch import watching
 from tests.waiting import until
-
-ROOT = f"{SHARED}/tmp"
-FOREIGN = ("rl-baselines-env", "rl-abcd-999999999", "rl-20001-20000")
-"""Folders of the same user, with names like those of a launch."""
 
 
 def run_on_slurm(slurm, study, nodes, options):
@@ -45,24 +37,17 @@ def run_over_ssh(hosts, study, nodes, options):
 RUN = {"slurm": run_on_slurm, "oar": run_on_oar, "ssh": run_over_ssh}
 
 
-# Roots of their own are those of the other tests on two nodes, and of the default run's test on one.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "root", [pytest.param("private", marks=pytest.mark.heavy), pytest.param("shared", marks=pytest.mark.minutes)]
+    "nodes", [pytest.param(1, marks=pytest.mark.minutes), pytest.param(2, marks=pytest.mark.heavy)]
 )
-@pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize("scheduler", RUN)
-def test_a_study_runs_to_its_end(scheduler, nodes, root, request):
+def test_a_study_runs_to_its_end(scheduler, nodes, request):
     system = request.getfixturevalue("ssh_hosts" if scheduler == "ssh" else scheduler)
     hosts = system if scheduler == "ssh" else system.hosts
-    study = LaunchedStudy(hosts, f"{root}-{nodes}", num_trials=2)
-    options = ["--cpus-per-node", 2]
-    if root == "shared":
-        hosts.ctl.run("install", "-d", "-m", "1777", ROOT)
-        hosts.ctl.run("mkdir", "-p", *(f"{ROOT}/{name}/bin" for name in FOREIGN), user="tester")
-        options += ["--temp-root", ROOT]
+    study = LaunchedStudy(hosts, f"whole-{nodes}", num_trials=2)
     with watching(hosts) as watch:
-        log = RUN[scheduler](system, study, nodes, options)
+        log = RUN[scheduler](system, study, nodes, ["--cpus-per-node", 2])
     assert f"Ray is up: {nodes} node{'s' if nodes > 1 else ''} with 2 CPUs." in log, log
     study.assert_whole()
     started = [record for record in study.records() if record.kind == "trial_started"]
@@ -71,8 +56,6 @@ def test_a_study_runs_to_its_end(scheduler, nodes, root, request):
     if nodes == 2:
         watch.assert_private()
     assert_nothing_left(hosts.nodes)
-    if root == "shared":
-        assert sorted(path.name for path in (hosts.shared / "tmp").iterdir()) == sorted(FOREIGN)
 
 
 @pytest.mark.minutes

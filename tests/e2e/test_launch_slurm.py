@@ -1,14 +1,11 @@
 """`launch slurm` on a real SLURM with two simulated nodes: to the end, preempted, out of time, cancelled."""
 
 import math
-import sys
 
 import pytest
 
-from tests.testbed.namespaces import ROOT
 from tests.testbed.slurm import ENDED
 from tests.testbed.studies import LaunchedStudy, assert_nothing_left, assert_nothing_runs
-from tests.waiting import until
 
 TWO_NODES = ("--nodes", 2, "--cpus-per-node", 2)
 
@@ -45,35 +42,6 @@ def test_a_preempted_study_is_requeued_and_resumes(slurm):
     slurm.wait_for_state(high, "COMPLETED", timeout_s=120)
     assert 1 <= study.num_ended() < study.num_trials
     see_it_through(slurm, study, job)
-
-
-ENDS_BY_SIGTERM = """
-import os, pathlib, signal
-from tests.launching import launcher
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-pathlib.Path("ready").touch()
-signal.sigwait([signal.SIGTERM])
-launcher("slurm", folder=pathlib.Path.cwd(), environment=os.environ).resubmit(0)
-pathlib.Path("resubmitted").touch()
-"""
-"""What the end of a job does that was told to end, without its study."""
-
-
-@pytest.mark.minutes
-def test_a_job_that_slurm_requeues_by_itself_is_not_submitted_a_second_time(slurm):
-    """At the command of an administrator, as at a preemption without time of grace."""
-    home, before = slurm.hosts.outside("/home/tester"), slurm.jobs()
-    (home / "ends.py").write_text(ENDS_BY_SIGTERM)
-    (home / "job.sh").write_text("#!/bin/bash\nsleep 60\n")
-    command = f"PYTHONPATH={ROOT} exec {sys.executable} ends.py"
-    job = slurm.submit("--partition=low", "--requeue", "--output=ends.log", command=command)
-    until((home / "ready").exists, lambda: f"job {job} ready: {slurm.log_of(job)}", 60)
-    slurm.hosts.ctl.run("scontrol", "requeue", job)
-    slurm.wait_for_state(job, "PENDING")
-    assert (home / "resubmitted").exists(), slurm.log_of(job)
-    queued = slurm.jobs() - before
-    slurm.hosts.ctl.run("scancel", *queued)
-    assert queued == {job}
 
 
 @pytest.mark.heavy

@@ -91,14 +91,3 @@ def test_a_killed_launch_leaves_no_ray_on_the_hosts_and_can_be_resumed(ssh_hosts
     assert study.num_sessions() == 2
     study.assert_whole()
     assert_nothing_left(ssh_hosts.nodes)
-
-
-def test_an_interrupted_launch_ends_cleanly(ssh_hosts):
-    study = LaunchedStudy(ssh_hosts, "interrupted", num_trials=5)
-    with launched(ssh_hosts, study) as (process, log):
-        study.wait_until_midway()
-        (supervisor,) = supervisors(ssh_hosts)
-        supervisor.send_signal(signal.SIGINT)
-        assert process.wait(timeout=300) == 75, log.read_text()
-        assert study.records()[-1].kind == "study_closed"
-        assert_nothing_left(ssh_hosts.nodes)

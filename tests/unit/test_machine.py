@@ -13,18 +13,17 @@ import pytest
 from study.errors import ClusterError
 from study.machine import host
 from study.machine.host import (
-    Mount,
     control_groups,
     cores_of,
     count_gpus,
     cpu_quota,
-    mount_of,
-    open_ports,
+    current_job,
+    file_system_of,
+    is_network,
     own_folder,
     short_temporary_folder,
     this_node,
 )
-from study.machine.jobs import BatchJob, current_job, granted_cpus, job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # CPUs, memory, control groups.
@@ -91,64 +90,23 @@ def test_the_cpus_that_a_process_is_bound_to_are_its_own():
 # File systems.
 
 
-def test_the_mount_of_a_path_is_the_last_one_around_it(monkeypatch):
-    mounts = [
-        ("/", "ext4", "rw"),
-        ("/home", "nfs4", "rw,vers=4.2,local_lock=none"),
-        ("/home/a b", "lustre", "rw,flock"),
-        ("/scratch", "ext4", "rw"),
-        ("/scratch", "beegfs", "rw"),
-        ("/caf\udce9", "xfs", "rw"),  # a name of another encoding
-    ]
-    assert mount_of(Path("/proc/self")).kind == "proc"
-    found = [SimpleNamespace(mountpoint=point, fstype=kind, opts=options) for point, kind, options in mounts]
+def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
+    mounts = {"/": "ext4", "/home": "nfs4", "/home/a b": "lustre", "/caf\udce9": "xfs"}  # a name of another encoding
+    found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in [*mounts.items(), ("/home", "beegfs")]]
+    assert file_system_of(Path("/proc/self")) == "proc"
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
-    wanted = {"/etc": "ext4", "/home/u/x": "nfs4", "/home/a b/c": "lustre", "/homes": "ext4", "/scratch/s": "beegfs"}
-    assert {path: mount_of(Path(path)).kind for path in wanted} == wanted
+    wanted = {"/etc": "ext4", "/home/u/x": "beegfs", "/home/a b/c": "lustre", "/homes": "ext4"}
+    assert {path: file_system_of(Path(path)) for path in wanted} == wanted
     found.clear()
-    assert mount_of(Path("/home")) == Mount("")
-
-
-@pytest.mark.parametrize(
-    ("kind", "network"),
-    [
-        ("ext4", False),
-        ("nfs", True),
-        ("lustre", True),
-        ("fuse.ceph-fuse", True),
-        ("fuse.squashfuse", False),
-        ("", False),
-    ],
-)
-def test_which_file_systems_other_machines_serve(kind, network):
-    assert Mount(kind).is_network == network
-
-
-# Batch jobs.
+    assert file_system_of(Path("/home")) == ""
+    kinds = ("nfs4", "lustre", "fuse.sshfs", "fuse.ceph-fuse", "ext4", "fuse.squashfuse", "")
+    assert [is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
 
 
 def test_a_job_is_read_from_the_variables_of_its_scheduler():
     assert current_job({}) is None
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_RESTART_COUNT": "2", "SLURM_JOB_END_TIME": "99"}
-    slurm |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_CPUS_PER_NODE": "4(x2)"}
-    assert current_job(slurm) == BatchJob(
-        scheduler="slurm", id="7", cluster="c", restarts=2, node_list="n[1-2]", cpus_per_node="4(x2)", ends_at=99
-    )
-    oar = job_of("oar", {"OAR_JOB_ID": "8", "OAR_NODEFILE": "/n"})
-    assert (oar.scheduler, oar.id, oar.node_file, oar.ends_at) == ("oar", "8", "/n", None)
-    assert job_of("oar", {"OAR_JOB_ID": "8", "OAR_JOB_WALLTIME_SECONDS": "60"}).ends_at > 60
-    pbs = current_job({"PBS_JOBID": "9.host", "PBS_NODEFILE": "/n"})
-    assert (pbs.scheduler, pbs.id, pbs.node_file) == ("pbs", "9.host", "/n")
-    pod = current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"})
-    assert (pod.scheduler, pod.id) == ("kubernetes", "pod-1")
-    assert job_of("oar", slurm) is None
-
-
-def test_the_cpus_that_a_batch_system_gave_are_read():
-    slurm = {"SLURM_CPUS_ON_NODE": "6"}
-    assert granted_cpus(slurm | {"SLURM_JOB_ID": "1"}) == (6, "SLURM_CPUS_ON_NODE")
-    assert granted_cpus(slurm) is None
-    assert granted_cpus({"PBS_JOBID": "1", "NCPUS": "5"}) == (5, "NCPUS")
+    assert current_job({"SLURM_JOB_ID": "7"}) == ("slurm", "7")
+    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}) == ("kubernetes", "p")
 
 
 # Processes, and everything that a node says.
@@ -166,23 +124,6 @@ for niceness in (7, 0):
     for leads, shown in ((True, ["7", "0"]), (False, before * 2)):
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, start_new_session=leads)
         assert done.stdout.decode().split() == shown
-
-
-def test_the_ports_of_a_ray_are_not_those_of_another_one_on_the_machine(monkeypatch):
-    def process(name, session, ip, status=psutil.CONN_LISTEN):
-        socket = SimpleNamespace(status=status, laddr=SimpleNamespace(ip=ip, port=6379))
-        info = {"name": name, "cmdline": [f"--log-dir=/tmp/ray/{session}/logs"]}
-        return SimpleNamespace(info=info, net_connections=lambda kind: [socket])
-
-    found = [
-        process("gcs_server", "mine", "0.0.0.0"),
-        process("raylet", "mine", "::"),
-        process("raylet", "mine", "127.0.0.1"),
-        process("raylet", "mine", "10.0.0.1", psutil.CONN_ESTABLISHED),
-        process("raylet", "another", "0.0.0.0"),
-    ]
-    monkeypatch.setattr(psutil, "process_iter", lambda names: found)
-    assert open_ports("/tmp/ray/mine") == ["gcs_server 0.0.0.0:6379", "raylet [::]:6379"]
 
 
 def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):

@@ -1,0 +1,271 @@
+"""The programs of a job: the agent on a host, a real process that is told what to do; the supervisor, without Ray."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import msgspec
+import psutil
+import pytest
+
+from study.errors import ExitCode, LaunchError
+from study.launch import node
+from study.launch import supervisor as supervising
+from study.launch.job import Host
+from study.launch.node import SIGNALS, Task
+from study.launch.schedulers import Launcher
+from study.launch.supervisor import Supervisor
+from study.records.folder import StudyFolder
+from study.records.records import StudyClosed
+from tests.e2e.commands import ROOT, environment
+from tests.launching import launcher
+from tests.synthetic import append, opened, whole_trial
+
+# --- the agent --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def agent():
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "study.launch.node"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment(),
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def tell(agent, task):
+    agent.stdin.write((task if isinstance(task, str) else msgspec.json.encode(task).decode()) + "\n")
+    agent.stdin.flush()
+
+
+def sleeper(agent):
+    """Let the agent run a command that ends with 7 when it is asked to end; return its process."""
+    line = "trap 'echo ended; exit 7' TERM; echo $$; while :; do sleep 0.1; done"
+    tell(agent, Task(command=("bash", "-c", line)))
+    return psutil.Process(int(agent.stdout.readline()))
+
+
+def test_it_passes_on_what_a_command_prints_and_how_it_ended(agent):
+    words = ("bash", "-c", 'cat "$1"; echo $SECRET >&2; echo $2; exit 3', "-", "{folder}/a.yaml", "{python}")
+    tell(agent, Task(environment={"SECRET": "s3cret"}, command=words, files={"a.yaml": "content\n"}))
+    assert agent.stdout.read().split() == ["content", "s3cret", sys.executable]
+    assert agent.wait(5) == 3
+
+
+def test_what_a_command_leaves_does_not_hold_the_connection_open(agent):
+    tell(agent, Task(command=("bash", "-c", "sleep 1000 & echo $!")))
+    left = int(agent.stdout.readline())
+    assert agent.stdout.read() == ""
+    assert agent.wait(5) == 0
+    assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+def test_signals_of_a_scheduler_do_not_end_its_child_and_the_end_of_its_supervisor_does(agent):
+    child = sleeper(agent)
+    for number in SIGNALS:
+        agent.send_signal(number)  # as a scheduler would send to all of a job
+    tell(agent, "more words")
+    time.sleep(0.5)
+    assert child.is_running()
+    agent.stdin.close()  # the supervisor, or the connection to it, is gone
+    assert agent.stdout.read() == "ended\n"
+    assert agent.wait(5) == 7
+
+
+def test_a_killed_agent_leaves_no_child(agent):
+    child = sleeper(agent)
+    agent.kill()
+    child.wait(10)
+
+
+@pytest.mark.parametrize(
+    ("task", "code", "said"),
+    [
+        ('{"command": ["true"], "extra": 1}', ExitCode.NO_CLUSTER, "must be of the same version"),
+        (Task(command=("no-such-command-here",)), ExitCode.NO_CLUSTER, "no-such-command-here"),
+        (Task(command=("bash", "-c", "kill -9 $$")), 128 + signal.SIGKILL, ""),
+    ],
+)
+def test_a_command_that_cannot_start_or_is_killed_is_told_by_the_code(agent, task, code, said):
+    tell(agent, task)
+    assert said in agent.stdout.read()
+    assert agent.wait(5) == code
+
+
+def test_a_node_has_its_own_environment_and_says_its_last_lines(monkeypatch, tmp_path):
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"):
+        monkeypatch.setenv(name, "16")
+    given = node.environment_of_ray(Task(environment={"RAY_AUTH_TOKEN": "x"}, peer="n2"))
+    assert given["RAY_AUTH_TOKEN"] == "x"
+    assert not {"OMP_NUM_THREADS", "RAY_ADDRESS", "RAY_TMPDIR"} & set(given)
+    logs = tmp_path / "r" / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "start.log").write_text("Local node IP\n    code of a traceback\n")
+    (logs / "raylet.err").write_text("[2026-01-01 I 1 1] statistics\nno memory\n")
+    assert node.last_lines(tmp_path) == "Local node IP\nno memory"
+
+
+# --- Ray under the supervisor -----------------------------------------------------------------------------------------
+
+AGAIN = 99
+AGENT = """
+import json, sys, time
+task, host = json.loads(sys.stdin.readline()), sys.argv[1]
+if task["command"]:
+    print("the study's own line", flush=True)
+    sys.exit(int(host.partition("-")[2]))
+if host == "late":
+    sys.exit("its disk is full")
+if host != "mute":
+    about = {"ip": "127.0.0.1", "address": "127.0.0.1:6379", "num_cpus": 2}
+    print("@ray-is-up " + json.dumps(about), flush=True)
+if host == "dying":
+    time.sleep(0.2)
+    sys.exit("a server of Ray no longer listens: its last line")
+sys.stdin.read()
+"""
+
+
+class Local(Launcher):
+    """A launcher whose remote shells are programs here; a host's name says what they do."""
+
+    ends_at = None
+
+    def remote_shell(self, host, line):
+        return [sys.executable, "-c", AGENT, host.name]
+
+    def allocation(self):
+        return "17", tuple(Host(name, 2) for name in self.job.hosts.split(",")), self.ends_at
+
+    def may_resume(self, signal_name):
+        return signal_name != "SIGTERM"
+
+    def resubmit(self, started_at):
+        return AGAIN
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """The supervisor takes the signals of its process, here of this one."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def supervisor_on(folder, hosts, **fields):
+    """Return the supervisor of a job on hosts, whose study is in a folder."""
+    job = {"out": str(folder), "workdir": "/", "hosts": ",".join(hosts), **fields}
+    return Supervisor(launcher("slurm", folder=folder, kind=Local, **job))
+
+
+FAULTS = {
+    ("dying", "mute"): "dying: Ray's head must go on running there, got a server of Ray no longer listens",
+    ("head", "dying", "mute"): "dying: a node of Ray must go on running there, got a server of Ray",
+    ("head", "late"): "late: Ray must start there, got its disk is full",
+    ("head", "mute"): "mute: Ray must start there within --wait 4s",
+}
+
+
+@pytest.mark.parametrize("names", FAULTS, ids="-".join)
+def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, names):
+    with pytest.raises(LaunchError, match=f"^{FAULTS[names]}") as error:
+        supervisor_on(tmp_path, names, wait="4s" if names == ("head", "mute") else "5m").run()
+    assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "fields", "cpus"),
+    [
+        ("slurm", [72, 72, 12], {}, [0, 36, 12]),
+        ("slurm", [72, 72], {"use_head": True}, [36, 36]),
+        ("slurm", [72, 72], {"cpus_per_node": 48}, [0, 48]),
+        ("slurm", [2], {}, [2]),
+        ("ssh", [72, None], {"use_head": True}, [72, 36]),
+    ],
+)
+def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(tmp_path, monkeypatch, name, given, fields, cpus):
+    """On hosts of 36 cores. What a person asks for is taken as it is."""
+    supervisor = Supervisor(launcher(name, folder=tmp_path, **fields))
+    supervisor._hosts = tuple(Host(f"n{number}", count) for number, count in enumerate(given))
+    started = []
+    monkeypatch.setattr(supervisor, "_agent", lambda host, **task: started.append(Task(**task)))
+    for host in supervisor._hosts:
+        supervisor._start_node(host, peer="", address="" if host is supervisor._hosts[0] else "10.0.0.1:6379")
+    monkeypatch.setattr(node, "num_cores", lambda: 36)
+    assert [node.cpus_of(task) for task in started] == cpus
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+TIME_IS_UP = StudyClosed(session=1, reason="time budget")
+OF_ITS_OWN = StudyClosed(session=1, reason="error", detail="full")
+EARLIER = (opened(), *whole_trial(0), TIME_IS_UP)
+ENDS = [
+    # trials that ended, how the driver closed the study, what else happened; the code of the job
+    ([0], [TIME_IS_UP], {}, AGAIN),
+    ([], [TIME_IS_UP], {}, LaunchError),  # the walltime is too short
+    ([0], [TIME_IS_UP], {"late": "SIGUSR1"}, AGAIN),
+    ([0], [TIME_IS_UP], {"late": "SIGTERM"}, ExitCode.STOPPED),  # somebody cancels it as it ends
+    ([], [OF_ITS_OWN], {}, ExitCode.STOPPED),
+    ([0], [OF_ITS_OWN], {}, ExitCode.STOPPED),
+    ([], [], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
+    ([], [], {"nodes": ("dying",)}, LaunchError),
+    ([0], [], {"nodes": ("dying",)}, AGAIN),
+    ([], [], {"code": 128 + 9}, LaunchError),
+    ([0], [], {"code": 128 + 9}, AGAIN),
+    ([0], [], {"code": 255}, LaunchError),  # the connection broke
+    ([0], [], {"code": 1}, 1),
+]
+
+
+@pytest.mark.parametrize(("trials", "closed", "events", "code"), ENDS)
+def test_a_study_is_given_another_job_where_time_or_a_node_ended_it_after_a_trial(
+    tmp_path, trials, closed, events, code
+):
+    before = events.get("before", ())
+    study = StudyFolder(tmp_path / "s")
+    study.path.mkdir()
+    append(study, *before)
+    supervisor = supervisor_on(tmp_path, [])
+    supervisor._ends_at = time.time() + 3600
+    supervisor._hosts = (Host(f"head-{events.get('code', ExitCode.STOPPED)}"), *map(Host, events.get("nodes", ())))
+    ended_before, _ = supervisor.progress()
+    lines = [line for trial in trials for line in whole_trial(trial)]
+    append(study, opened(session=2 if before else 1), *lines, *closed)
+    try:
+        assert supervisor.start_ray()
+        if events.get("nodes"):
+            assert supervisor._nodes[1]._process.wait(10)
+            while supervisor.inbox.qsize() < 2:
+                pass
+        driven = supervisor.drive()
+        if "late" in events:
+            supervisor.inbox.put((None, events["late"]))
+        assert supervisor.end(driven, ended_before) == code
+    except LaunchError:
+        assert code is LaunchError
+    finally:
+        supervisor.stop_ray()
+
+
+def test_a_log_on_a_full_disk_does_not_end_a_job(tmp_path, monkeypatch):
+    def full(text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(supervising, "write", full)
+    assert supervisor_on(tmp_path, ["head-0"]).run() == 0
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
+def test_nohup_survives_a_hang_up(tmp_path, before):
+    signal.signal(signal.SIGHUP, before)
+    assert supervisor_on(tmp_path, ["head-0"]).run() == 0
+    assert (signal.getsignal(signal.SIGHUP) is before) == (before is signal.SIG_IGN)
