@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.estimates import frame_of, select
-from analysis.estimates.certificate import certificate_of
-from analysis.estimates.settings import Setting, settings_of
+from analysis.estimates.settings import Setting, certificate_of, settings_of
 from analysis.estimates.targets import targets_of, watched
 from analysis.load import StudyData
 from analysis.models.iteration_time import model_rows
 from analysis.quantity import Part, rows_of
+from analysis.scaling.blocks import Selection
+from analysis.scaling.blocks import select as selection_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
-from analysis.scaling.selection import Selection
-from analysis.scaling.selection import select as selection_of
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 
@@ -36,15 +35,9 @@ if TYPE_CHECKING:
 
 
 class Study:
-    """One study, wherever it was read. What is asked for is computed once and kept.
+    """One study, wherever it was read: `data`, with the name, the kind and the problems.
 
-    Every frame that it returns is the caller's own copy.
-
-    Attributes:
-        data: What was read.
-        name: Of the study.
-        kind: `search`, `holdup` or `throughput`.
-        problems: Plain sentences: what is missing or unfinished.
+    What is asked for is computed once and kept; every frame that it returns is the caller's own copy.
     """
 
     def __init__(self, data: StudyData) -> None:
@@ -98,10 +91,7 @@ class Study:
         return answer_of(self, price_per_cpu_hour=price_per_cpu_hour)
 
     def table(self, name: str) -> "Table":
-        """Return a table by name; it prints, and knows Markdown, LaTeX, HTML, CSV.
-
-        Args:
-            name: `strong_scaling`, `weak_scaling`, `phases`, `steps_to_target`, `certificate` or `trials`.
+        """Return a table by name, of `tables`; it prints, and knows Markdown, LaTeX, HTML, CSV.
 
         Raises:
             AnalysisError: There is no table of that name.
@@ -111,11 +101,7 @@ class Study:
         return table_of(name, self)
 
     def plot(self, name: str, ax: "Axes | None" = None) -> "Figure":
-        """Return a figure by name, and draw it on `ax` where that is given.
-
-        Args:
-            name: `efficiency`, `phases`, `score`, `return_steps` or `steps_to_target`.
-            ax: Axes of one's own; their figure makes room for all that is drawn, unless it has a layout already.
+        """Return a figure by name, of `figures`, and draw it on axes of one's own where they are given.
 
         Raises:
             AnalysisError: There is no figure of that name, or nothing to draw.

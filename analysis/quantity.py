@@ -185,12 +185,9 @@ def estimate_of(row: Any) -> Estimate:
 
 
 def select(frame: pd.DataFrame, quantity: str | Iterable[str] | None = None, **selection: Any) -> pd.DataFrame:
-    """Return some rows of a frame of estimates.
+    """Return some rows of a frame of estimates: of one quantity, of several, or of all.
 
-    Args:
-        frame: As `frame_of` returns it.
-        quantity: One quantity or several; None: all.
-        selection: Column -> value, or values, such as `num_env_runners=46` or `basis=["measured", "predicted"]`.
+    `selection` is column -> value, or values, such as `num_env_runners=46` or `basis=["measured", "predicted"]`.
 
     Raises:
         AnalysisError: There is no such quantity or column.

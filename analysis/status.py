@@ -127,11 +127,7 @@ class Status:
 
 
 def read_status(path: str | Path, *, moment: float | None = None) -> Status:
-    """Return where the study in the folder `path` stands.
-
-    Args:
-        path: Of the study.
-        moment: Now, seconds since the epoch; for tests.
+    """Return where the study in a folder stands; `moment` is now, for tests.
 
     Raises:
         RecordError: There is no study, or not one record can be read, for instance because a newer version wrote them.
@@ -285,11 +281,7 @@ def _state(ledger: Ledger, driver: Driver) -> str:
 def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
     """Return how long the rest should take; None before a trial has finished.
 
-    Args:
-        rows: All trials on record.
-        under_way: Those of them that run.
-        planned: Number of trials of the study; of a study with stages, a guess.
-        moment: Now, seconds since the epoch.
+    `planned` trials, of a study with stages a guess; those `under_way` are among the `rows`.
     """
     ended = [row for row in rows if row.status == "finished" and row.duration_s is not None]
     stage = under_way[-1].stage if under_way else (ended[-1].stage if ended else None)

@@ -21,25 +21,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 600.0
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Div,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-}
+PAIRS = (
+    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
+    *((ast.And, ast.Or), (ast.Add, ast.Sub), (ast.Mult, ast.Div)),
+)
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {one: two for pair in PAIRS for one, two in (pair, pair[::-1])}
+SWAPS[ast.FloorDiv] = ast.Mult
 CONDITIONAL = (ast.If, ast.IfExp, ast.While)
 ANNOTATED = ("annotation", "returns", "decorator_list", "type_params")
 """Parts of the tree that decide nothing at run time, or that no test should notice."""
@@ -102,16 +89,6 @@ def mutants(package: Path) -> list[Mutant]:
     return found
 
 
-def copy_checkout(target: Path) -> None:
-    """Copy what git has or would take of this checkout."""
-    command = ["git", "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-
-
 def noticed_by(tests: list[str], checkout: Path) -> str:
     """Return the first test that fails, nothing where all pass."""
     command = ["pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
@@ -135,8 +112,8 @@ def main() -> None:
     parser.add_argument("--tests", default="tests/unit", help="Files and folders for pytest, with spaces.")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        checkout, tests = Path(folder), asked.tests.split()
-        copy_checkout(checkout)
+        checkout, tests = Path(folder) / "checkout", asked.tests.split()
+        shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", "*cache*", "studies", "mlruns"))
         if failure := noticed_by(tests, checkout):
             parser.exit(1, f"These tests fail without any mutant: {failure}\n")
         every = mutants(checkout / asked.package)

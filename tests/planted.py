@@ -147,11 +147,9 @@ class Truth:
     sync_s: float = 0.005
     rest_s: float = 0.005
     noise: float = 0.03
-    """Standard deviation of the log of a run's times."""
+    """Standard deviation of the log of a run's times; then of the straggler factor's, and of a block's."""
     phase_noise: float = 0.01
-    """That of the straggler factor's log."""
     block_noise: float = 0.05
-    """That of a block's."""
     budget_steps: int = 32 * 2048
     steps_min: float = 10_000
     batch_crit: float = 2048

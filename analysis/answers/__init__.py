@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from analysis.answers.answer import Answer
-from analysis.answers.facts import Fact, clocks, cpu_hours
+from analysis.answers.answer import Answer, Fact, clocks, cpu_hours
 from analysis.answers.holdup import holdup_answer
 from analysis.answers.search import search_answer
 from analysis.answers.throughput import main_workload, price_list, throughput_answer
 from analysis.estimates.settings import runs_per_setting
-from analysis.tables.numbers import number, percent
+from analysis.tables.table import number, percent
 from study.harmless import one_line
 from study.text import count
 

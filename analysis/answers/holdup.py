@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from analysis.answers.answer import Answer
-from analysis.answers.facts import (
+from analysis.answers.answer import (
+    Answer,
     Fact,
     capital,
     complete,
@@ -15,11 +15,9 @@ from analysis.answers.facts import (
     runners,
     to_copy,
 )
-from analysis.estimates.certificate import DAMAGE, estimate_of
-from analysis.estimates.settings import arm_in_words
+from analysis.estimates.settings import DAMAGE, arm_in_words, estimate_of
 from analysis.tables.learning import rule_in_words, with_names
-from analysis.tables.numbers import in_words, percent
-from analysis.tables.table import Table, TableColumn, table_of
+from analysis.tables.table import Table, TableColumn, in_words, percent, table_of
 from study.engine import OWN
 from study.space.parameters import SCALE
 from study.space.settings import WINNER, WINNER_RLLIB

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from analysis.answers.answer import Answer
-from analysis.answers.facts import (
+from analysis.answers.answer import (
+    Answer,
     Fact,
     complete,
     cost_and_clocks,
@@ -23,9 +23,8 @@ from analysis.answers.facts import (
 from analysis.answers.throughput import unmeasured
 from analysis.estimates.settings import Setting, final_return, learning_runs
 from analysis.load import StudyData
-from analysis.tables.numbers import in_words
 from analysis.tables.scaling import num_seeds
-from analysis.tables.table import Table, TableColumn, table_of
+from analysis.tables.table import Table, TableColumn, in_words, table_of
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from study.text import count, duration
@@ -45,14 +44,7 @@ BEST = (
 
 
 class Candidate(NamedTuple):
-    """A setting at a number of runners.
-
-    Attributes:
-        of: The setting with its runs.
-        values: Those of the parameters that differ in the study.
-        n: Its seeds.
-        final_return: None where every run failed.
-    """
+    """A setting at a number of runners: values that differ in the study, seeds, no return where every run failed."""
 
     of: Setting
     values: dict[str, Any]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.answers.answer import Answer
-from analysis.answers.facts import (
+from analysis.answers.answer import (
+    Answer,
     Fact,
     capital,
     clocks,
@@ -22,9 +22,8 @@ from analysis.answers.facts import (
     values_in_words,
 )
 from analysis.quantity import Part, declare, estimate_of
-from analysis.tables.numbers import in_words, number, percent
 from analysis.tables.pivot import estimate_in, pivot, table_of_pivot
-from analysis.tables.table import Table
+from analysis.tables.table import Table, in_words, number, percent
 from study.engine import other_engine
 from study.space.parameters import SCALE
 from study.text import listed

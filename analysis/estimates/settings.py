@@ -7,8 +7,11 @@ environment's floor. Where the space gives no floor and reference there are no s
 there.
 """
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,13 +19,59 @@ import numpy as np
 import pandas as pd
 
 from analysis.fingerprint import fields, in_words, value_in_words
-from analysis.quantity import Basis, quantity
-from analysis.scaling.selection import as_int, as_text, at_their_scale, texts
+from analysis.load import StudyData
+from analysis.quantity import Basis, declare, quantity
+from analysis.scaling.blocks import as_int, as_text, at_their_scale, texts
+from study.errors import StudyError
+from study.records.folder import StudyFolder
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
 from study.space.spec import StudySpec
 from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval
 from study.text import count
+
+DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
+"""What looking into a damaged certificate raises."""
+
+
+def certificate_of(data: StudyData) -> dict[str, Any] | str:
+    """Return the certificate: the written one, else one made from the records; or why there is none."""
+    if data.kind != "holdup":
+        return (
+            "No certificate: this study asks for no setting that holds up. A space with a `holdup` section does: "
+            "python run_study.py --space holdup_small.yaml"
+        )
+    folder = data.folder or StudyFolder(Path(data.source))
+    from study.designs.holdup.certificate import make_certificate  # SciPy's, for a second
+
+    try:
+        if folder.certificate.exists():
+            content: dict[str, Any] = json.loads(folder.certificate.read_text())
+            return content
+        return make_certificate(folder)
+    except (json.JSONDecodeError, RecursionError) as error:
+        write = f"python -m study certificate write {shlex.quote(str(folder.path))}"
+        return f"No certificate. {folder.certificate} must be JSON, got a damaged file ({error}). Run: {write}"
+    except (StudyError, OSError, ValueError) as error:
+        return f"No certificate. {error}"
+
+
+def estimate_of(content: Mapping[str, Any] | None) -> Estimate | None:
+    """Return an estimate as it was before it became JSON: an open end is null there."""
+    if content is None:
+        return None
+    ends = {"low": float("-inf"), "high": float("inf")} | {k: v for k, v in content.items() if v is not None}
+    return Estimate(**ends)
+
+
+declare(
+    "certificate",
+    "solved_last",
+    "1",
+    "solved",
+    "Share of runs at the target at the worst of the last three evaluations.",
+)
+
 
 LIMIT = "max_iterations"
 """Column that tells settings apart too: runs that were given less training are no replicates of the others."""

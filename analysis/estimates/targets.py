@@ -13,9 +13,8 @@ import pandas as pd
 
 from analysis.estimates.settings import CHOSEN_BY, Setting
 from analysis.quantity import Part, Row, quantity, rows_of
-from analysis.scaling.blocks import LEVEL, product_of, scaled
+from analysis.scaling.blocks import LEVEL, as_int, product_of, scaled
 from analysis.scaling.clock import rate_of
-from analysis.scaling.selection import as_int
 from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 
 SECONDS_PER_HOUR = 3600
@@ -107,7 +106,7 @@ def targets_of(
 
     Args:
         settings: With their runs, those with the most runs first.
-        measured: Runs whose times may be used (`analysis.scaling.selection`).
+        measured: Runs whose times may be used (`analysis.scaling.blocks`).
         num_trials: Trials of the study.
         budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
     """

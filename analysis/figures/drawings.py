@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.answers.facts import runners
+from analysis.answers.answer import runners
 from analysis.estimates.settings import ARMS, Setting, learning_curves, learning_runs
 from analysis.figures.figure import (
     COLOURS,
@@ -24,7 +24,7 @@ from analysis.figures.figure import (
     wrapped,
 )
 from analysis.quantity import estimate_of
-from analysis.tables.numbers import in_words, number, percent
+from analysis.tables.table import in_words, number, percent
 from study.space.settings import WINNER
 from study.text import count, listed
 

@@ -92,11 +92,7 @@ class Figure:
         return self.paint is not None
 
     def draw(self, ax: Axes, *, titled: bool = True) -> None:
-        """Draw on axes of one's own, for a notebook or a page of several figures.
-
-        Args:
-            ax: Axes; their figure gets a layout that makes room for all that is drawn, unless it has one.
-            titled: Whether the title is written above.
+        """Draw on axes of one's own; their figure gets a layout that makes room for all, unless it has one.
 
         Raises:
             AnalysisError: There is nothing to draw.

@@ -23,11 +23,7 @@ __all__ = [
 
 
 def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
-    """Read a study from wherever it is.
-
-    Args:
-        source: A study folder, or an MLflow tracking URI such as `sqlite:///mlflow.db` or `http://host:5000`.
-        study: Name of the study, or its id in MLflow. Not needed where there is one.
+    """Read a study from a folder or a tracking URI; `study` is its name or its id in MLflow, where there are several.
 
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.

@@ -190,16 +190,7 @@ def evaluations_frame(trials: Sequence[TrialRow]) -> pd.DataFrame:
 
 
 class _Records:
-    """What one pass over the records finds.
-
-    Attributes:
-        ledger: State of the trials.
-        rows: The trials, in the order of the plan.
-        provenances: Of the drivers, one per session.
-        first: When the first session began, seconds since the epoch.
-        last: When the last record was written.
-        num_lines: Complete lines.
-    """
+    """What one pass over the records finds: trials, a provenance per session, moments in seconds since the epoch."""
 
     def __init__(self, path: Path) -> None:
         """Read them.
@@ -248,10 +239,7 @@ class _Records:
         }
 
     def runs(self, identity: StudyIdentity) -> pd.DataFrame:
-        """Return one row per trial with the columns of `RUN_COLUMNS`.
-
-        Rates are those of the timed iterations, wherever the records have them; of a trial without an end, totals are
-        those so far.
+        """Return one row per trial with the columns of `RUN_COLUMNS`; of one without an end, totals are those so far.
 
         Raises:
             RecordError: A value is of another type than its column.

@@ -37,10 +37,6 @@ _SETTINGS = CLIENT_SETTINGS | {
 def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
     """Read a study as far as its records have been uploaded, which `problems` say of one that has not ended.
 
-    Args:
-        tracking_uri: Of the MLflow that holds it.
-        study: Its name, or its id; None where there is one.
-
     Raises:
         AnalysisError: There is no such study, there are several and none was named, or its records are not there.
         RecordError: Its records cannot be trusted.

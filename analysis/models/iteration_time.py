@@ -28,9 +28,8 @@ import pandas as pd
 from scipy import optimize, stats
 
 from analysis.quantity import Basis, Row, quantity, row
-from analysis.scaling.blocks import LEVEL, exponential
+from analysis.scaling.blocks import LEVEL, Selection, exponential
 from analysis.scaling.clock import engine_in
-from analysis.scaling.selection import Selection
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
 from study.statistics import Estimate, FloatArray, t_estimate, without_interval
@@ -101,15 +100,11 @@ def design(cells: pd.DataFrame) -> dict[str, FloatArray]:
 
 
 def phase_times(coefficients: FloatArray, at: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """Return seconds of each phase and of its parts.
+    """Return seconds of each phase and of its parts by name, shape (…, cells); `iteration` is their sum.
 
     Args:
         coefficients: In the order of `UNKNOWNS`, shape (…, unknowns).
         at: Cells, as `design` returns them.
-
-    Returns:
-        By name, shape (…, cells): `mean_runner`, `slowest_runner`, `collect`, `sampling`, `learning`, `sync`, `rest`
-        and `iteration`, the sum of the last four.
     """
     times = {phase: coefficients[..., places] @ at[phase].T for phase, places in PLACES.items()}
     times["mean_runner"] = times["mean_runner"] + at["mean_wait"]

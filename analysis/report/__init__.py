@@ -10,13 +10,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.answers import Answer
-from analysis.answers.facts import complete, progress
+from analysis.answers.answer import complete, progress
 from analysis.figures import FIGURES, Figure
 from analysis.figures.figure import Form
 from analysis.load import StudyData
-from analysis.tables.table import Table
-from analysis.tables.writers import frame_to_csv, prose
-from analysis.tables.writers import to_html as table_to_html
+from analysis.tables.table import Table, frame_to_csv, prose
+from analysis.tables.table import to_html as table_to_html
 from study.engine import engines_in_words
 from study.errors import AnalysisError
 from study.harmless import printable

@@ -18,8 +18,18 @@ import pandas as pd
 from analysis.fingerprint import BATCH, ENGINE, fields, labels, replaced
 from analysis.quantity import Part, Row, declare, quantity, rows_of
 from analysis.scaling import guard
-from analysis.scaling.blocks import Logs, block_means, contrast, exact, exponential, falling, ratio_of_totals, scaled
-from analysis.scaling.selection import Selection, as_int
+from analysis.scaling.blocks import (
+    Logs,
+    Selection,
+    as_int,
+    block_means,
+    contrast,
+    exact,
+    exponential,
+    falling,
+    ratio_of_totals,
+    scaled,
+)
 from study.statistics import Estimate, FloatArray
 from study.text import count
 

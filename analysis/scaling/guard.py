@@ -15,8 +15,7 @@ import pandas as pd
 
 from analysis.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
 from analysis.quantity import Row, declare, row
-from analysis.scaling.blocks import block_means, contrast, exponential
-from analysis.scaling.selection import blocks
+from analysis.scaling.blocks import block_means, blocks, contrast, exponential
 from study.statistics import Estimate
 from study.text import count
 

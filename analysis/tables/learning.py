@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis.estimates.certificate import DAMAGE, estimate_of
-from analysis.estimates.settings import ARMS, arm_in_words
+from analysis.estimates.settings import ARMS, DAMAGE, arm_in_words, estimate_of
 from analysis.load import RUN_COLUMNS
 from analysis.quantity import Part, frame_of
-from analysis.scaling.selection import at_their_scale
-from analysis.tables.numbers import in_words
+from analysis.scaling.blocks import at_their_scale
 from analysis.tables.pivot import pivot, table_of_pivot, told
 from analysis.tables.scaling import INTERVAL, MEASURED, nothing
-from analysis.tables.table import Table, TableColumn, without_rows
+from analysis.tables.table import Table, TableColumn, in_words, without_rows
 from study.engine import OWN
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import WINNER, WINNER_RLLIB

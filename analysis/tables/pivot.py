@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.quantity import QUANTITIES, Part, estimate_of, select
-from analysis.tables.numbers import in_words
-from analysis.tables.table import SUFFIXES, Table, TableColumn
+from analysis.tables.table import SUFFIXES, Table, TableColumn, in_words
 from study.statistics import Estimate
 
 PLACE = ("workload", "arm", "num_env_runners", "num_cpus", "num_nodes", "train_batch_size")

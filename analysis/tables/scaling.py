@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis.quantity import Part
+from analysis.scaling.blocks import at_their_scale, texts
 from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal
-from analysis.scaling.selection import at_their_scale, texts
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, without_rows
 from study.statistics import without_interval

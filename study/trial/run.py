@@ -52,8 +52,8 @@ class TrialRun:
         The trial began at `started_s` of `time.perf_counter()`.
 
         Raises:
-            TrialError: The environment does not work here, RLlib refuses the configuration, the runners are
-                not up in time, or what was built is not what was asked.
+            TrialError: The environment does not work here, RLlib refuses the configuration, the runners are not up in
+                time, or what was built is not what was asked.
         """
         self._spec, self._asked = config.spec, config.started
         asked, resources = self._asked, config.spec.resources

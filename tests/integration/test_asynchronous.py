@@ -19,7 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from study.errors import TrialError
 from study.metrics import METRICS
 from study.records.folder import unpack_policy
-from study.trial import parts
+from study.trial import configuration
 from study.trial import run as run_module
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.evaluation import evaluate
@@ -164,7 +164,7 @@ class Fails(CountingLearner):
 
 @pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_learners: int) -> None:
-    monkeypatch.setattr(parts, "CountingLearner", Fails)
+    monkeypatch.setattr(configuration, "CountingLearner", Fails)
     with (
         running("IMPALA", resources__num_learners=num_learners) as trial,
         pytest.raises(TrialError, match="ArithmeticError: planted fault of the loss"),

@@ -20,7 +20,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.errors import TrialError
+from study.errors import RecordError, TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.engine.envs.environments import judged_in, make_env
@@ -175,6 +175,12 @@ def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
         parameter.data *= float("nan")
     with pytest.raises(TrialError, match="the training diverged"):
         evaluate_module(module, space, config=config)
+
+
+def test_a_policy_of_another_space_is_refused_by_what_differs() -> None:
+    _, _, module = build("CartPole-v1")
+    with pytest.raises(RecordError, match=r"must fit Acrobot-v1 .*, got another one: encoder\.\S+ is .*, must be "):
+        evaluate_module(module, spec(environment__id="Acrobot-v1"))
 
 
 class Still(Plain):

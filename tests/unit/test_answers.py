@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import analysis
-from analysis.answers.facts import cpu_hours, took
+from analysis.answers.answer import cpu_hours, took
 from analysis.estimates import QUANTITIES
 from analysis.figures import FIGURES
 from analysis.opened import Study
-from analysis.tables.numbers import number
+from analysis.tables.table import number
 from study.records.ledger import Ledger
 from tests import synthetic
 from tests.examples import example
@@ -199,6 +199,7 @@ def test_the_basis_of_an_answer_follows_the_labels_of_the_clocks(labels, basis):
     lost = run(9, seed=9, status="failed", timing="tainted")
     found = Study(built_study([*rows, lost])).estimates(["final_return", "cpu_s_spent"])
     assert set(found["basis"]) == {basis}
+    assert found["num_cpus"].isna().all() == (basis == "emulated")
 
 
 @pytest.mark.parametrize("name", ["example_study", "example_throughput"])

@@ -10,8 +10,8 @@ import pytest
 
 from analysis.fingerprint import differing
 from analysis.opened import Study
+from analysis.scaling.blocks import select
 from analysis.scaling.clock import scaling
-from analysis.scaling.selection import select
 from study.driver.opening import RunOptions, new_identity
 from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError

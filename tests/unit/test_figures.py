@@ -15,7 +15,7 @@ from analysis.estimates.settings import learning_curves, settings_of
 from analysis.figures import figure, figure_of
 from analysis.opened import Study
 from analysis.quantity import estimate_of
-from analysis.tables.numbers import number
+from analysis.tables.table import number
 from study.adopted.loading import load_space
 from study.errors import AnalysisError
 from study.statistics import iqm, mean_interval
@@ -91,15 +91,6 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_c
         assert part in refused.missing
     with pytest.raises(AnalysisError, match="must have something to draw"):
         refused.pictures(["svg"])
-
-
-def test_every_scale_that_has_data_is_drawn_however_many_there_are():
-    scales = (1, 2, 4, 8, 12, 16, 24, 32, 40, 46)
-    many = throughput_study(planted_runs(Truth(cells=tuple((n, 2048) for n in scales)), np.random.default_rng(1)))
-    for key in ("efficiency", "phases"):
-        drawn = figure_of(many, key)
-        assert drawn.frame["num_env_runners"].drop_duplicates().tolist() == list(scales)
-        assert_nothing_overlaps(drawn)
 
 
 def test_the_shares_of_an_iteration_add_up(planted):

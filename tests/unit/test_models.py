@@ -18,7 +18,7 @@ from analysis.models.iteration_time import (
     prediction_error,
     straggling,
 )
-from analysis.scaling.selection import select
+from analysis.scaling.blocks import select
 from study.errors import AnalysisError
 from tests import planted as tables_data
 from tests.planted import as_frame

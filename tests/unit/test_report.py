@@ -100,15 +100,6 @@ class Outline(HTMLParser):
             self.faults.append(tag)
 
 
-def test_the_answer_stands_before_the_evidence():
-    report = build([table("T2", "Twice as fast.")], [PICTURE, picture("phases")])
-    page = to_html(report)
-    words = ["Batch 64 learnt best.", "train_batch_size: 64", "It is a fact.", 'id="figure-efficiency"', "Other seeds."]
-    places = [page.index(each) for each in (*words, "Twice as fast.", 'id="limits"')]
-    assert max(places[:-2]) < places[-2] < places[-1]
-    assert [each.key for each in report.shown_figures] == ["phases"]  # the one beside the answer is not shown twice
-
-
 def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty():
     keys = ["T2", "T3", "T5"]
     tables = [table(key) for key in (*keys, "T8", "T1")]

@@ -14,8 +14,7 @@ from analysis.estimates.settings import settings_of
 from analysis.estimates.targets import BEFORE, targets_of, watched
 from analysis.fingerprint import differing
 from analysis.scaling import clock
-from analysis.scaling.blocks import product_of, ratio_of_totals
-from analysis.scaling.selection import select
+from analysis.scaling.blocks import contrast, product_of, ratio_of_totals, select
 from study.statistics import Estimate
 from tests import planted as invented
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
@@ -119,6 +118,12 @@ def test_without_common_seeds_the_cells_are_independent_samples():
     welch = stats.ttest_ind(np.log(ones), np.log(others), equal_var=False).confidence_interval(0.95)
     assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(welch.low), np.exp(welch.high)))
     assert speed_up.method.startswith("Welch") and speed_up.n == 7
+
+
+def test_two_common_blocks_are_paired_whatever_else_ran():
+    cells = [{1: 1.0, 2: 2.0, 3: 5.0}, {1: 0.5, 2: 1.7, 4: 9.0}]
+    found = contrast(cells, (1.0, -1.0))
+    assert (found.n, found.value, found.method) == (2, pytest.approx(0.4), "paired t on logs")
 
 
 def test_a_rate_is_total_over_total():

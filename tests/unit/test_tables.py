@@ -13,8 +13,7 @@ from analysis.load import from_folder
 from analysis.opened import Study
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
-from analysis.tables.numbers import estimate
-from analysis.tables.table import Table, TableColumn, table_of, without_rows
+from analysis.tables.table import Table, TableColumn, estimate, table_of, without_rows
 from study.designs.holdup.certificate import make_certificate
 from study.statistics import Estimate, without_interval
 from tests import holdup
