@@ -17,7 +17,6 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
-from gymnasium.vector import VectorEnv
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -93,7 +92,7 @@ def adopted_from(
         variables: Environment variables that the script would give to Ray's processes.
 
     Raises:
-        SpaceError: It cannot be studied, it cannot be pickled, or its environment does not work.
+        SpaceError: It cannot be studied or pickled, or its environment does not work.
     """
     config = launch.config
     if fault := next(refusals(config), None):
@@ -113,7 +112,7 @@ def adopted_from(
         found_as=launch.how,
         stop=launch.stop,
         searched=launch.searched,
-        modules={each.name: each.digest or "" for each in before.own_modules()},
+        modules={each.name: _digest(each.name) for each in before.own_modules()},
         **_of_environment(config, environments),
     )
     _check_trial(config, facts)
@@ -193,12 +192,11 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
             fix = "Call `.multi_agent(policies=…, policy_mapping_fn=…)` in the script."
             raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
         return {"sharing": "unknown"}
-    of_one = "single_" if isinstance(made, VectorEnv) else ""
-    spaces = tuple(getattr(made, f"{of_one}{each}_space", None) for each in ("observation", "action"))
+    spaces = (getattr(made, "observation_space", None), getattr(made, "action_space", None))
     if any(each is None for each in spaces):
         fix = "Set `observation_space` and `action_space` in its constructor."
         raise mistake(f"the environment '{name}' must have both spaces once it is made", str(list(spaces)), fix)
-    if of_one or comes_with_gymnasium(name):
+    if comes_with_gymnasium(name):
         return {"spaces": spaces}
     made.close()
     return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}
@@ -241,10 +239,20 @@ class Surroundings:
         found = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._paths]
         paths = tuple(dict.fromkeys([*found, self._folder]))
         beside = {Path(path).resolve() for path in paths}
-        modules = tuple(each for each in loaded_modules() if each.paths[0].parent in beside or each.travels)
+        modules = tuple(each for each in loaded_modules() if each.path.parent in beside or each.travels)
         changed = (name for name, value in sorted(given.items()) if self._variables.get(name) != value)
         own = {name: given[name] for name in changed if not name.startswith(_OF_THE_STUDY)}
         return {"paths": paths, "modules": modules, "variables": own}
+
+
+def _digest(name: str) -> str:
+    """Return the SHA-256 of the files of a module, or of its package, that this process has imported."""
+    total = hashlib.sha256()
+    for each, module in sorted(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "")
+        if each.partition(".")[0] == name and file.is_file():
+            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return total.hexdigest()
 
 
 def _entries(variables: Mapping[str, str]) -> list[str]:

@@ -93,14 +93,9 @@ def _limit_time(timeout_s: float) -> None:
 def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:
     """Return the training that a call of Tune, or of an algorithm's constructor, would begin.
 
-    Args:
-        content: An `AlgorithmConfig`, or a dictionary of its settings.
-        how: The call.
-        trainable: The algorithm: a class or RLlib's name of one. None: the configuration's own.
-        stop: Stop criteria; only a mapping of them is kept.
-
-    Raises:
-        Exception: No configuration can be made of it.
+    `content` is an `AlgorithmConfig`, or a dictionary of its settings; `trainable` the algorithm, a class or RLlib's
+    name of one, or None: the configuration's own. Of `stop` only a mapping is kept. Whatever RLlib raises where no
+    configuration can be made of it passes through.
     """
     algorithm: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     if isinstance(content, AlgorithmConfig):
@@ -177,10 +172,10 @@ class Script:
             value = self._guarded(names[name])
         if isinstance(value, AlgorithmConfig):
             return launch_of(value, how)
-        if self.launch is not None:  # it trains
-            return self.launch
-        rule, got = f"'{name}' must be an AlgorithmConfig, or a function that returns one", type(value).__name__
-        raise mistake(rule, got if name in names else "no such name", "Name another object.")
+        if self.launch is None:  # it does not train either
+            rule, got = f"'{name}' must be an AlgorithmConfig, or a function that returns one", type(value).__name__
+            raise mistake(rule, got if name in names else "no such name", "Name another object.")
+        return self.launch
 
     def _guarded(self, run: Callable[[], Any]) -> Any:
         """Run the person's code; what it raises becomes a fault that names the line."""

@@ -27,10 +27,8 @@ from study.space.script import ScriptFacts
 from study.space.space_file import Source, read_space
 from study.space.spec import StudySpec
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 900.0
 """Seconds that a script may take to come to its training and to make its environment, once RLlib is imported."""
-PATIENCE_S = 3600.0
-"""Seconds for a script that was read before, when its study began: it came to its training within the limit then."""
 IMPORT_TIMEOUT_S = 300.0
 """RLlib takes ten seconds to import, minutes where the disk is slow."""
 _ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +90,7 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = (), new: bool = T
     return parse_space(with_script(read_space(path, overrides=overrides)), asked=new)
 
 
-def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:
+def with_script(source: Source) -> Source:
     """Return a space with the facts of the script that it names; without one the space itself.
 
     Raises:
@@ -102,7 +100,7 @@ def with_script(source: Source, *, timeout_s: float = TIMEOUT_S) -> Source:
     if not isinstance(content.get("config"), str) or not content["config"]:
         return source
     try:
-        facts = _read_named(content, timeout_s).facts
+        facts = _read_named(content).facts
     except SpaceError as error:
         faults = [replace(fault, line=source.line_of("config")) for fault in error.faults]
         raise SpaceError(source.name, faults) from error
@@ -115,13 +113,13 @@ def adopted_by(spec: StudySpec) -> Adopted | None:
     Raises:
         SpaceError: The script cannot be studied.
     """
-    return None if spec.config is None else _read_named(spec.to_json(), PATIENCE_S)
+    return None if spec.config is None else _read_named(spec.to_json())
 
 
-def _read_named(content: Mapping[str, Any], timeout_s: float) -> Adopted:
+def _read_named(content: Mapping[str, Any]) -> Adopted:
     arguments = content.get("config_args")
     args = words(arguments, "config_args") if isinstance(arguments, str) else ()
-    return read_script(str(content["config"]), args=args, timeout_s=timeout_s)
+    return read_script(str(content["config"]), args=args)
 
 
 def words(arguments: str, where: str) -> list[str]:

@@ -2,11 +2,10 @@
 
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 from study.console import say, terminal, write_json
 from study.options import AsJson, command_app, examples, wrong_option
@@ -15,26 +14,11 @@ from study.text import count, significant
 if TYPE_CHECKING:
     from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
-    from study.records.folder import StudyFolder
 
 app = command_app()
 
 
-class WithFilm(TyperCommand):
-    """Lets `--video` stand alone: the film then goes to the study's own folder for them."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put an empty name behind a `--video` that has none."""
-        given: list[str] = []
-        for word, following in zip(args, [*args[1:], "-"], strict=False):
-            given.append(word)
-            if word == "--video" and (following.startswith("-") or Path(following).is_dir()):
-                given.append("")
-        return super().parse_args(ctx, given)
-
-
 @app.command(
-    cls=WithFilm,
     epilog=examples(
         "python -m study evaluate studies/quickstart",
         "python -m study evaluate studies/quickstart --seed 1 --episodes 200 --video film.mp4",
@@ -73,11 +57,11 @@ def evaluate(
         ),
     ] = None,
     video: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            metavar="[FILE]",
-            help="Film the first 3 episodes, 20 s at most, as .mp4 (needs imageio-ffmpeg); without a name in the "
-            "study's clips/, for MLflow.",
+            metavar="FILE",
+            help="Film the first 3 episodes, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's clips/ it "
+            "goes to MLflow with the next `sync`.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -103,7 +87,7 @@ def evaluate(
     if as_json:
         write_json(evaluated.to_json())
     elif evaluated.film is not None:
-        print_film(console, evaluated.film, evaluated.policy.study)
+        print_film(console, evaluated.film)
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
@@ -143,7 +127,7 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
         say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
 
 
-def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> None:
+def print_film(console: Console, film: "Film") -> None:
     """Print where the film is and what it shows."""
     end = "" if all(film.whole) else ", not all to their end"
     say(console, f"Film: {film.file} ({count(len(film.whole), 'episode')}{end}; {film.seconds:.1f} s)")
@@ -151,5 +135,3 @@ def print_film(console: Console, film: "Film", study: "StudyFolder | None") -> N
         numbers = ", ".join(str(episode + 1) for episode in film.unlike)
         what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."
         say(console, f"{what} Fix: draw from its np_random alone.")
-    if study is not None and film.file.parent.resolve() == study.clips.resolve():
-        say(console, f"To bring it to MLflow: python -m study sync {study.path}")

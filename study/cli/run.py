@@ -189,7 +189,7 @@ def _source(
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.adopted.loading import adopted_by
     from study.cli.display import print_plan
-    from study.designs.registry import design_of, make_plan, private_shape
+    from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study, speeds_of
@@ -202,7 +202,7 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
         with joined_ray(joined) as shape:
             pass
     if spec.rllib and spaces is not None:  # only then is RLlib imported
-        check_overrides(spec, spaces, shape, design_of(spec).requests(spec))
+        check_overrides(spec, spaces)
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
     plan = make_plan(spec, replace(shape, speeds=speeds))

@@ -152,13 +152,13 @@ class _Session:
 
     def open(self) -> StudyResult:
         """Refuse what cannot be before anything is written; then lock the folder and run."""
-        shape = None
         if self.address is None:
-            shape = private_shape(self.spec)
-            make_plan(self.spec, shape)
+            make_plan(self.spec, private_shape(self.spec))
         else:
             runtime_env_of(self.spec, self.adopted)
-        self._check_overrides(shape)
+        if self.spec.rllib and self.spaces is not None:
+            for fallback in check_overrides(self.spec, self.spaces):
+                self.display.note(fallback)
         if self.is_new:
             self.folder.prepare()
         lock = held(self.folder.path, take_over=self.options.take_over)
@@ -201,18 +201,11 @@ class _Session:
         closed = signals.close(conductor)
         return self._end(ledger, closed, is_broken=conductor.is_broken)
 
-    def _check_overrides(self, shape: ClusterShape | None) -> None:
-        if self.spec.rllib and self.spaces is not None:
-            for fallback in check_overrides(self.spec, self.spaces, shape, design_of(self.spec).requests(self.spec)):
-                self.display.note(fallback)
-
     def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:
         """Return what deals out the trials on a cluster of this shape, once the study is planned for it."""
         plan = make_plan(self.spec, shape, ledger.decisions)
         for remark in remarks(self.spec, plan):
             self.display.note(remark)
-        if self.address is not None:
-            self._check_overrides(shape)  # anew: only now is it known what is emulated
         self._await_mirrors()
         modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         return Conductor(

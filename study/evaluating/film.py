@@ -54,11 +54,7 @@ class Film:
 
 
 def check_target(path: Path) -> None:
-    """Refuse a name that no film can have here: before anything is played.
-
-    Raises:
-        SpaceError: It is no name of an .mp4 file, or what encodes it is not installed.
-    """
+    """Refuse, as `SpaceError`, a name that no film can have here: before anything is played."""
     if path.suffix.lower() != ".mp4" or path.is_dir():
         rule, got, fix = "must be the name of an .mp4 file", f"'{path}'", "Write --video film.mp4."
     elif importlib.util.find_spec("imageio_ffmpeg") is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from study.adopted.loading import PATIENCE_S, adopted_by, with_script
+from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError
 from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
@@ -129,8 +129,7 @@ def random_policy(path: Path) -> ChosenPolicy:
     source = read_space(find_space(path, place="SPACE"))
     if isinstance(script := source.content.get("config"), str):
         say_that_it_runs(script)
-    # Its script has as long as that of a study that was started; a space whose floor is measured needs none yet.
-    spec = parse_space(with_script(source, timeout_s=PATIENCE_S), scored=False)
+    spec = parse_space(with_script(source), scored=False)  # a space whose floor is measured needs none yet
     return ChosenPolicy(title=f"{path}: random policy", spec=spec)
 
 
@@ -240,7 +239,7 @@ def evaluate_policy(
     episodes: int | None = None,
     seed: int | None = None,
     stochastic: bool | None = None,
-    video: str | None = None,
+    video: Path | None = None,
     on_numbers: Callable[[Evaluated], None] = lambda _: None,
 ) -> Evaluated:
     """Play a policy and return what it got.
@@ -250,7 +249,7 @@ def evaluate_policy(
         episodes: How many; None, as of the next two: as its space says.
         seed: Of the episodes.
         stochastic: Whether actions are drawn.
-        video: File for a film; empty: one of the study's own; None: nothing is filmed.
+        video: File for a film; None: nothing is filmed.
         on_numbers: Called with the numbers, before anything is filmed.
 
     Raises:
@@ -263,33 +262,29 @@ def evaluate_policy(
     asked = {"episodes": episodes, "seed": seed, "stochastic": stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
-    film = None if video is None else _film_file(policy, video)
+    if video is not None:
+        check_target(video)
     from study.trial.evaluation import evaluate
     from study.trial.policy import read_state
 
     experiment, spec = _experiment_of(policy, spec)
-    if film is not None and spec.environment.process == "own":
+    if video is not None and spec.environment.process == "own":
         rule, fix = "a film needs a second environment in one process", "Leave the option out."
         raise wrong_option("--video", rule=rule, got="environment.process: own", fix=fix)
     state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-    env = None if film is None else _drawing(experiment, spec)
+    env = None if video is None else _drawing(experiment, spec)
     with nullcontext() if env is None else closing(env):
-        keep = 0 if film is None else EPISODES
+        keep = 0 if video is None else EPISODES
         result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
         evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
         on_numbers(evaluated)
-        if env is None or film is None:
+        if env is None or video is None:
             return evaluated
-        return replace(evaluated, film=show(env, result, film=film))
+        return replace(evaluated, film=show(env, result, film=video))
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
-    """Return what the policy was trained in, its script run again; and the space, as the environment must be played.
-
-    Raises:
-        SpaceError: The script cannot be read, or the environment does not work.
-        RecordError: It is another script than that with which the study was started.
-    """
+    """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
     from study.trial.experiment import experiment_of
 
@@ -321,16 +316,3 @@ def _drawing(experiment: "Experiment", spec: StudySpec) -> "gymnasium.Env":
         lambda: make_env(judged, render_mode=DRAWS) if judged else environment_of(experiment.config, render_mode=DRAWS),
         spec.environment.id,
     )
-
-
-def _film_file(policy: ChosenPolicy, video: str) -> Path:
-    """Return the file that a film is meant for; without a name one of the study's own, which MLflow gets."""
-    file = Path(video)
-    if not video and (policy.study is None or policy.row is None):
-        rule, fix = "needs the name of a file for a random policy", "Write --video film.mp4."
-        raise wrong_option("--video", rule=rule, got="none", fix=fix)
-    if not video and policy.study is not None and policy.row is not None:
-        name = "best" if policy.chosen_among else f"trial_{policy.row.trial:05d}"
-        file = policy.study.clips / f"{name}.mp4"
-    check_target(file)
-    return file

@@ -147,15 +147,7 @@ def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
 def space_file(
     spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], description: str, seeds: Sequence[int]
 ) -> str:
-    """Return a space file that trains a setting once for each seed.
-
-    Args:
-        spec: The space.
-        setting: Every parameter with its value, the scale included.
-        header: Comments at its beginning.
-        description: Of the space.
-        seeds: Of its trials.
-    """
+    """Return a space file that trains a setting, the scale included, once for each seed; `header`: its comments."""
     content = spec.to_json()
     kept = {name: content[name] for name in _KEPT if content[name] is not None}
     if spec.config is not None:  # the script has the environment, the algorithm and the network

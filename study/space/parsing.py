@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from study.errors import Fault, SpaceError
-from study.space.domains import inner_model
-from study.space.faults import NEAR, as_yaml, fault, meant_by, suggestion
+from study.space.domains import NEAR, as_yaml, fault, inner_model, meant_by, suggestion
 from study.space.parameters import ALGORITHMS, NAMES
 from study.space.rules import ASKED, OF_KIND
 from study.space.script import ScriptFacts

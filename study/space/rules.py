@@ -14,8 +14,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, contains, largest, smallest, values
-from study.space.faults import as_yaml, fault
+from study.space.domains import Choices, Domain, Range, as_yaml, contains, fault, largest, smallest, values
 from study.space.parameters import (
     CLIP_END_FRACTION,
     END_FRACTION,

@@ -197,9 +197,6 @@ def mean_interval(values: npt.ArrayLike, *, level: float = 0.95, solved: npt.Arr
         values: One number per run, shape (runs,).
         level: Nominal coverage, in (0, 1).
         solved: Which runs learnt the task, shape (runs,), boolean; None where there is no such thing.
-
-    Raises:
-        AnalysisError: `values` is empty or not finite, or `solved` has another shape.
     """
     sample = as_sample("values", values)
     value, error, n = float(sample.mean()), variance(sample) / sample.size, sample.size
@@ -232,12 +229,9 @@ def difference_of_means(
         first_solved: Which runs of the first learnt the task, boolean; None where there is no such thing.
         second_solved: The same of the second.
 
-    Raises:
-        AnalysisError: A sample is empty or not finite, or the flags have another shape.
-
     Source:
         Welch, Biometrika 34 (1947), with Satterthwaite's degrees of freedom. SciPy's `ttest_ind` agrees (tested);
-        it is not called because it warns, rightly, where a sample does not vary.
+        it warns, rightly, where a sample does not vary.
     """
     one, two = as_sample("first", first), as_sample("second", second)
     errors = variance(one) / one.size, variance(two) / two.size
@@ -252,15 +246,9 @@ def difference_of_means(
 
 
 def iqm(values: npt.ArrayLike) -> float:
-    """Return the interquartile mean: the mean after floor(n / 4) runs are cut from each end.
+    """Return the mean of one number per run, shape (runs,), after floor(n / 4) runs are cut from each end.
 
     It does not see failures of fewer than a quarter of the runs: where these matter, use the mean.
-
-    Args:
-        values: One number per run, shape (runs,).
-
-    Raises:
-        AnalysisError: `values` is empty or not finite.
 
     Source:
         Agarwal et al., NeurIPS 2021 (rliable's `aggregate_iqm`): whole runs are cut, there are no fractional weights.
@@ -275,21 +263,10 @@ def iqm_interval(
     num_resamples: int = NUM_RESAMPLES,
     solved: npt.ArrayLike | None = None,
 ) -> Estimate:
-    """Return the interquartile mean with an interval: bootstrap from five runs on, Student's t below.
+    """Return the interquartile mean with an interval; for the arguments see `mean_interval`.
 
-    Below five runs it is the trimmed Student's t, which for two and three runs, of which none is cut, is Student's t of
-    the mean. From five runs on it is the expanded percentile bootstrap, see `estimate.bootstrap`: of those that were
-    simulated (`README.md`) the only one that is not below 95 % where a study has its runs.
-
-    Args:
-        values: One number per run, shape (runs,), in any order.
-        level: Nominal coverage, in (0, 1).
-        num_resamples: Resamples, >= 1.
-        solved: Which runs learnt the task, shape (runs,), boolean: where fewer than `FEWEST_RUNS` are partly solved,
-            there is no interval. None where there is no such thing.
-
-    Raises:
-        AnalysisError: `values` is empty or not finite, or `solved` has another shape.
+    Below five runs it is the trimmed Student's t. From five runs on it is the expanded percentile `bootstrap`: of those
+    that were simulated (`README.md`) the only one that is not below 95 % where a study has its runs.
 
     Source:
         Yuen, Biometrika 61 (1974), for the trimmed t.
@@ -315,11 +292,6 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
 
     It never covers less than `level`, at any true share. Wilson's is narrower, but a nominal 95 % falls to 83 % at
     n = 5 near 0 and 1, where solve rates live (`test_clopper_pearson_never_covers_less_and_wilson_does`).
-
-    Args:
-        successes: Runs that succeeded, in [0, n].
-        n: Runs, >= 1.
-        level: Least coverage, in (0, 1).
 
     Raises:
         AnalysisError: `n` is 0, `successes` is not in [0, n].
@@ -352,9 +324,6 @@ def better_with_permutation(
         rng: Source of the permutations.
         num_resamples: Permutations, >= 1; the least p-value is 1 / (num_resamples + 1).
 
-    Returns:
-        A p-value, in (0, 1].
-
     Raises:
         AnalysisError: A sample has fewer than two runs or is not finite.
 
@@ -382,16 +351,7 @@ def better_with_permutation(
 
 
 def holm(p_values: npt.ArrayLike) -> FloatArray:
-    """Return p-values adjusted so that the chance of any false claim among them stays below the level.
-
-    Args:
-        p_values: Shape (tests,), each in [0, 1].
-
-    Returns:
-        Adjusted p-values in the same order, shape (tests,), in [0, 1].
-
-    Raises:
-        AnalysisError: `p_values` is empty or not finite.
+    """Return p-values, shape (tests,), so adjusted that the chance of any false claim among them is below the level.
 
     Source:
         Holm, Scand. J. Statist. 6 (1979); R's `p.adjust(method = "holm")`.
@@ -420,12 +380,8 @@ def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: fl
         reached: Whether the target was reached at that time, shape (runs,), boolean.
         horizon: Where the mean is cut, > 0, in the unit of `times`.
 
-    Returns:
-        The restricted mean, in the unit of `times`, in (0, horizon].
-
     Raises:
-        AnalysisError: The samples are empty, not finite or not positive, `horizon` is not
-            positive, or it lies behind the last run's end while some run was still without the target.
+        AnalysisError: `horizon` lies behind the last run's end while some run was still without the target.
 
     Source:
         Kaplan and Meier, JASA 53 (1958); Royston and Parmar, BMC Med. Res. Methodol. 13:152 (2013).
@@ -457,22 +413,20 @@ def ratio_of_restricted_means(
 
     Args:
         first: Times, shape (runs of the first,), > 0, any unit.
-        first_reached: Whether each is a time to target, shape (runs of the first,), boolean.
-        second: Times, shape (runs of the second,), > 0, in the same unit.
-        second_reached: Whether each is a time to target, shape (runs of the second,), boolean.
+        first_reached: Whether each is a time to target, of the same shape, boolean.
+        second: Times, shape (runs of the second,), in the same unit.
+        second_reached: Whether each is one to target.
         horizon: Where both means are cut, > 0, in the same unit. A resample whose last run ends before it without
             the target keeps its survival up to the horizon.
         level: Nominal coverage, in (0, 1).
         num_resamples: Resamples, >= 1.
-        first_since: When each run of `first` was last seen without the target, shape as `first`, >= 0; None where the
-            times are exact.
+        first_since: When each run of `first` was last seen without the target; None where the times are exact.
         second_since: The same of `second`.
 
     Returns:
-        A ratio, > 0, of the recorded times. No interval when a sample has fewer than `FEWEST_RUNS` runs, of which a
-        bootstrap would cover 62-87 %, or when no run of either reached the target by the horizon: the ratio is then 1
-        and says nothing. No upper end where the earliest times of `second` are 0, and no interval where those of
-        `first` are 0 as well.
+        A ratio, > 0, of the recorded times. No interval when a sample has fewer than `FEWEST_RUNS` runs, or when no run
+        of either reached the target by the horizon: the ratio is then 1 and says nothing. No upper end where the
+        earliest times of `second` are 0, and no interval where those of `first` are 0 as well.
 
     Raises:
         AnalysisError: As `restricted_mean` for each sample.

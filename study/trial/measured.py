@@ -251,8 +251,8 @@ class Phases(MeasuredAlgorithm):
 class Whole(MeasuredAlgorithm):
     """An algorithm whose training step nobody here knows: RLlib's others, and those of a person's own.
 
-    Measured is what means the same for each: the wall time of the whole iteration, and what every runner says of its
-    own sampling. Sampling, learning and synchronisation have no times of their own: they are gaps, not zeros.
+    Measured are the wall time of the whole iteration, and what every runner says of its own sampling. Sampling,
+    learning and synchronisation have no times of their own: they are gaps, not zeros.
     """
 
     def step(self) -> dict[str, Any]:
@@ -325,8 +325,7 @@ class Overlapping(MeasuredAlgorithm):
     def pause(self) -> None:
         """Wait until the samples that are on their way have come and all batches are learnt from.
 
-        Belongs to the iteration that has just ended. What does not make up a batch waits for the next one, which asks
-        the runners again.
+        What does not make up a batch waits for the next iteration, which asks the runners again.
         """
         self._asks = False
         try:
@@ -364,11 +363,7 @@ class Overlapping(MeasuredAlgorithm):
         return replace(step, learners_cpu_time_s=self._learners_cpu_time_s)
 
     def _num_dropped_samples(self) -> int:
-        """Return the samples lost so far.
-
-        RLlib discards a batch when as many as it allows (`max_requests_in_flight_per_learner`) are on their way to a
-        learner process already; it counts the steps.
-        """
+        """Return the samples lost so far: RLlib discards batches when too many wait for a learner process."""
         env_steps = self.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
         each = self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
         return int(self.env_runner_group.num_env_runners_dropped_lifetime() + math.ceil(env_steps / each))

@@ -3,13 +3,10 @@
 All sessions and nodes of a study keep it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 
 from study.errors import SpaceError
-from study.machine.shape import ClusterShape
-from study.planning.needs import execution_of
-from study.records.records import TrialRequest
 from study.space.domains import smallest
 from study.space.parameters import SCALE
 from study.space.rules import tables
@@ -74,16 +71,8 @@ def with_lasting_learner(
     return spec.model_copy(update={"learner": learner})
 
 
-def check_overrides(
-    spec: StudySpec, spaces: Spaces, cluster: ClusterShape | None, requests: Sequence[TrialRequest]
-) -> list[str]:
-    """Let RLlib check `rllib:` here, once, instead of in every trial; only then does the driver import RLlib.
-
-    Args:
-        spec: The space.
-        spaces: Of its environment.
-        cluster: Where it runs; None where it is not joined yet: `execution: auto` is checked as if it were real.
-        requests: The first trials of the study.
+def check_overrides(spec: StudySpec, spaces: Spaces) -> list[str]:
+    """Let RLlib check `rllib:` here, at the most runners, instead of in every trial; only then is RLlib imported.
 
     Returns:
         One line for each of our components that RLlib's own will have to stand in for.
@@ -91,15 +80,8 @@ def check_overrides(
     from study.trial.configuration import apply
     from study.trial.experiment import experiment_of
 
-    first = {request.num_env_runners: request for request in reversed(requests)}
-    asked: Execution = "real" if spec.execution == "auto" else spec.execution
-    ways = {asked if cluster is None else execution_of(spec, scale, cluster): scale for scale in spec.scales}
-    fallbacks: list[str] = []
-    for execution, scale in ways.items():
-        lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-        given = first[scale].given if scale in first else {}
-        setting = runnable(spec, {**lowest, **given, SCALE: scale})
-        fallbacks += apply(
-            experiment_of(spec, spaces=spaces), spec, setting=setting, seed=0, execution=execution
-        ).fallbacks
-    return list(dict.fromkeys(fallbacks))
+    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
+    setting = runnable(spec, {**lowest, SCALE: max(spec.scales)})
+    execution: Execution = "emulated" if spec.execution == "emulated" else "real"
+    config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=0, execution=execution)
+    return list(config.fallbacks)

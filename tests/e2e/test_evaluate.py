@@ -77,7 +77,7 @@ def test_by_default_it_is_the_best_policy_and_another_seed_gives_other_episodes(
 def test_the_command_says_the_numbers_and_its_film_goes_to_mlflow(folder, place):
     from mlflow import MlflowClient
 
-    done = run(study("evaluate", folder, "--video"), place)
+    done = run(study("evaluate", folder, "--video", f"{folder}/clips/best.mp4"), place)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tiny: trial ")

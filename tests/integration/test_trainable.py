@@ -30,18 +30,6 @@ def fit(folder: Path, config: dict[str, Any], **tune_config: Any) -> list[Any]:
     return list(tuner.fit())
 
 
-def test_a_trial_asks_for_a_cpu_of_each_process() -> None:
-    config = trial_config(
-        setting={"num_env_runners": 3},
-        resources__num_cpus_for_main_process=2,
-        resources__num_cpus_per_env_runner=4,
-        resources__placement="spread",
-    )
-    request = StudyTrial.default_resource_request(config)
-    assert request.bundles == [{"CPU": 2}, {"CPU": 4}, {"CPU": 4}, {"CPU": 4}]
-    assert request.strategy == "SPREAD"
-
-
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
     config = trial_config(execution="emulated", budget__env_steps=400)
     # One after another, the same trial.

@@ -5,27 +5,22 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
-from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.machine.host import cpu_model
 from study.metrics import METRICS
-from study.records.folder import unpack_policy
-from study.space.spec import StudySpec
 from study.trial import run as run_module
 from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.messages import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
 from tests.integration.trials import live_runners, of_kind, play, running, trial_config
-from tests.policies import evaluate_module
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
@@ -112,14 +107,6 @@ def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
         "steps",
         [],
     ]
-
-
-def test_the_policy_travels(results: list[TrialResult], trial: TrialRun, tmp_path: Path) -> None:
-    assert [result.policy is None for result in results] == [True, True, True, False]
-    unpack_policy(results[-1].policy, tmp_path / "policy")
-    module = RLModule.from_checkpoint(tmp_path / "policy")
-    spec = StudySpec.model_validate(trial_config()["spec"])
-    assert list(evaluate_module(module, spec).returns) == of_kind(results, "evaluation")[-1].returns
 
 
 def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[PPOConfig], object]) -> None:

@@ -8,7 +8,6 @@ from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError, SpaceError
 from study.planning.guess import guess_trial
-from study.planning.needs import execution_of
 from study.space.parsing import parse_space
 from study.space.settings import runnable
 from study.space.space_file import Source
@@ -74,13 +73,6 @@ def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
         "num_envs_per_env_runner": 1,
         "train_batch_size": 8,
     }
-
-
-def test_runners_of_a_synchronous_script_are_emulated_whichever_they_are() -> None:
-    assert execution_of(script_spec(), 46, cluster(local=2)) == "emulated"
-    own = script_spec(facts(runner_obstacle="callbacks are the script's own"))
-    assert execution_of(own, 46, cluster(local=2)) == "emulated"
-    assert execution_of(script_spec(facts(algorithm="SAC", base_algorithm="SAC")), 46, cluster(local=2)) == "real"
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,6 @@ def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_
 @pytest.mark.parametrize(
     ("stop", "algorithm", "budget"),
     [
-        ({}, "PPO", (200_000, None)),
         ({"training_iteration": 5}, "PPO", (10_000, None)),
         ({"training_iteration": 5, "env_runners/num_env_steps_sampled_lifetime": 9000}, "PPO", (9000, None)),
         ({"env_runners/num_env_steps_sampled_lifetime": 100}, "PPO", (2000, None)),  # it trains a whole batch

@@ -1,6 +1,7 @@
 """`python -m study evaluate` by value: which policy, what its episodes say, and every refusal."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -41,15 +42,9 @@ def test_the_summary_is_that_of_the_textbook():
     assert (summary.solved.low, summary.solved.high) == pytest.approx((0.0676, 0.9324), abs=1e-4)
 
 
-def test_one_episode_has_no_interval_and_json_says_so():
-    content = json.loads(json.dumps(played([5.0], environment__target=None).to_json(), allow_nan=False))
-    assert (content["mean"]["value"], content["mean"]["low"], content["mean"]["high"]) == (5.0, None, None)
-    assert (content["solved"], content["num_solved"], content["suggested_floor"]) == (None, None, None)
-
-
 def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=30)
-    content = evaluated.to_json()
+    content = json.loads(json.dumps(evaluated.to_json(), allow_nan=False))
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
     assert content["suggested_floor"] == 22
     console = Console(width=100)
@@ -59,15 +54,6 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     last = capture.get().splitlines()[-1]
     assert last == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"
     assert read_text(last, name="line").content == {"floor": 22}
-
-
-# --- the command line ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("words", ["--video --episodes 2 quickstart.yaml --random", "quickstart.yaml --random --video"])
-def test_a_film_may_go_without_a_name(words):
-    with pytest.raises(SpaceError, match="--video: needs the name of a file"):
-        CliRunner().invoke(cli.app, ["evaluate", *words.split()], catch_exceptions=False)
 
 
 # --- which policy ----------------------------------------------------------------------------------------------
@@ -141,30 +127,19 @@ def test_a_floor_may_be_measured_before_a_space_has_one(tmp_path):
     assert random_policy(file).spec.environment.floor is None
     file.write_text(UNSCORED.replace("CartPole-v1", "CartPole-v1, floor: 9, reference: 3, target: 5"))
     assert random_policy(file).spec.environment.floor == 9
-    file.write_text(
-        UNSCORED.replace("CartPole-v1", "CartPole-v1, floor: much").replace("num_trials: 2", "num_trials: 0")
-    )
-    with pytest.raises(SpaceError) as caught:
-        random_policy(file)
-    assert {fault.where for fault in caught.value.faults} == {"environment.floor", "search.num_trials"}
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{study} --random --trial 0", ["--trial: belongs to a recorded policy"]),
-        ("quickstart.yaml --random --stochastic", ["--stochastic/--deterministic: belongs to"]),
-        ("{folder} --random", ["{folder}: with --random it must be a space or the folder of a study"]),
-        ("{folder}", ["{folder}: must be the folder of a study"]),
-        ("{study} --trial 1", ["--trial: must be a trial of"]),
-        ("{study} --trial 7", ["--trial: must be a trial of"]),
+        ("{study} --random --trial 0", "--trial: belongs to a recorded policy"),
+        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belongs to"),
+        ("{folder} --random", "{folder}: with --random it must be a space or the folder of a study"),
+        ("{folder}", "{folder}: must be the folder of a study"),
+        ("{study} --trial 1", "--trial: must be a trial of"),
     ],
 )
 def test_what_does_not_go_together_is_refused(words, expected, folder, tmp_path):
     places = {"study": folder.path, "folder": tmp_path}
-    typed = words.format(**places).split()
-    with pytest.raises((RecordError, SpaceError)) as caught:
-        CliRunner().invoke(cli.app, ["evaluate", *typed], catch_exceptions=False)
-    faults = getattr(caught.value, "faults", [caught.value])
-    for fault, begin in zip(faults, expected, strict=True):
-        assert str(fault).startswith(begin.format(**places))
+    with pytest.raises((RecordError, SpaceError), match=re.escape(expected.format(**places))):
+        CliRunner().invoke(cli.app, ["evaluate", *words.format(**places).split()], catch_exceptions=False)

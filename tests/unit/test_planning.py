@@ -71,17 +71,14 @@ def test_a_real_trial_reserves_for_the_main_process_every_runner_and_every_learn
     assert bundles(spec(resources__num_gpus_per_learner=1), 1, "real") == [{"CPU": 1, "GPU": 1}, {"CPU": 1}]
 
 
-@pytest.mark.parametrize(("wanted", "scale", "expected"), [(1, 4, 0), (3, 4, 3), (3, 2, 2), (3, 1, 0)])
-def test_an_emulated_trial_reserves_for_the_processes_that_step_lanes_not_for_runners(wanted, scale, expected):
-    space = spec(resources__emulation_processes=wanted, resources__num_cpus_per_env_runner=2)
-    assert bundles(space, scale, "emulated") == [{"CPU": 1}] + [{"CPU": 2}] * expected
+def test_an_emulated_trial_reserves_for_the_main_process_alone():
+    assert bundles(spec(resources__num_cpus_per_env_runner=2), 4, "emulated") == [{"CPU": 1}]
 
 
 def test_the_memory_of_an_emulated_trial_grows_with_its_lanes_and_little():
     assert memory_mb(spec(), 1, "emulated") == 901  # two lanes for each runner
     assert memory_mb(spec(), 1000, "emulated") == 1500
     assert memory_mb(spec(learner="rllib"), 1000, "emulated") == 1300  # without JAX
-    assert memory_mb(spec(resources__emulation_processes=2), 1000, "emulated") == 900 + 2 * (300 + 300)
     apart = spec(resources__num_learners=1)  # the program is where the learner is
     assert [process.memory_mb for process in processes(apart, 1, "real")] == [700, 300, 900]
 
@@ -205,7 +202,6 @@ def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
         return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
 
     assert reuses(execution="emulated")
-    assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
     assert not reuses(execution="real")
     assert reuses(execution="auto")  # one scale of three would have room: all are emulated
     assert not reuses(cores=3, execution="auto")  # one runner and two are real
@@ -259,7 +255,6 @@ def test_guesses_follow_what_costs_time():
     assert seconds(runner="stock") > 2 * seconds()
     assert seconds(learner="rllib") > seconds()
     assert seconds(execution="emulated") == pytest.approx(seconds(execution="emulated", cores=1))
-    assert seconds(execution="emulated", resources__emulation_processes=4) < seconds(execution="emulated")
     # Ten more milliseconds for each of a million steps, four runners side by side.
     assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")

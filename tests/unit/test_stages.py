@@ -1,6 +1,5 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
-import io
 import math
 import shutil
 import tempfile
@@ -11,18 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from rich.console import Console
 
-from study.cli.display import print_trials
-from study.designs.holdup import stages
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
-from study.designs.holdup.stages import STAGES, Known, Outcome, Stage, phases, places
+from study.designs.holdup.stages import STAGES, Known, phases, places
 from study.designs.proposals import value_of
 from study.errors import RecordError
-from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialRequest, TrialStarted
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
 from study.space.sections import MOST_STUDIES
-from study.space.settings import spec_of
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic
 from tests.driven import Driven, records, rows
@@ -387,15 +382,6 @@ def test_a_study_of_another_version_of_the_protocol_does_not_go_on(changes, name
         StageKeeper(own_spec, ledger, print)
 
 
-# --- stock runs ----------------------------------------------------------------------------------------
-
-
-def test_stock_runs_have_rllibs_own_runners_and_learner():
-    study, rllib = (spec_of(space(), variant) for variant in ("study", "stock"))
-    assert (rllib.runner, rllib.learner) == ("stock", "rllib")
-    assert (study.runner, study.learner, study.execution) == ("batched", "auto", "emulated")
-
-
 # --- what is seen of it ----------------------------------------------------------------------------------------------
 
 
@@ -406,43 +392,3 @@ def test_the_sampler_is_given_the_scores_of_search_trials_and_of_nothing_else(tm
     assert told == [row for row in drive.rows.values() if row.stage == "search" and row.anchor != "default"]
     for row in told:
         assert value_of(drive.spec, row) == row.summary["score"]
-
-
-def test_what_a_person_sees_of_the_stages(tmp_path):
-    drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
-    assert drive.conductor.phase == "search"
-    drive.run(lambda row: None if row.trial == 6 else planted(row))
-    console = Console(width=120, record=True, file=io.StringIO())
-    print_trials(console, [*drive.rows.values()], table_file=Path("trials.csv"))
-    assert f"n = {len(drive.rows)} trials, 1 failed." in console.export_text()
-
-
-# --- one class more --------------------------------------------------------------------------------------------------
-
-
-class Twice(Stage):
-    """A fourth stage, in one place: the winner once more at every searched scale, on a seed of the race."""
-
-    name = "twice"
-
-    def begin(self, known, phase):
-        winner, seed = known.decisions[-1].kept[0], known.holdup.race_seeds[-1]
-        asked = [
-            TrialRequest(stage=self.name, num_env_runners=scale, seed=seed, setting=known.settings[winner])
-            for scale in known.spec.scales
-        ]
-        return Outcome(requests=asked, kept=[winner])
-
-
-def test_a_stage_is_one_class(tmp_path, monkeypatch):
-    monkeypatch.setitem(stages.STAGES, "twice", Twice())
-    drive = Drive(tmp_path, space(), until="confirm")
-    assert "twice" in drive.conductor.design.stages
-    assert drive.run().detail.endswith("twice comes next")
-    drive = Drive(tmp_path, space())
-    assert drive.run().reason == "complete"
-    again = [row for row in drive.rows.values() if row.stage == "twice"]
-    assert [(row.num_env_runners, row.digest) for row in again] == [
-        (scale, drive.conductor.ledger.frozen.winner) for scale in (2, 6, 8)
-    ]
-    assert [each.phase for each in decisions(tmp_path)][-2:] == ["confirm", "twice"]

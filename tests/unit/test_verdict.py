@@ -131,12 +131,12 @@ def test_a_rule_that_runs_are_too_unlike_to_show_is_not_broken():
 
 def test_the_verdict_about_rllibs_own_engine_rests_on_its_own_runs():
     ours = [arm(GOOD), small(GOOD)]
-    assert judge_rllib(together(*ours), limits(), BUDGET) is None
+    assert judge_rllib(together(*ours), limits()) is None
     small_ = arm(GOOD[:10], SMALL, name="best_small_rllib")
-    sound = judge_rllib(together(*ours, arm(GOOD[:10], name="winner_rllib"), small_), limits(), BUDGET)
+    sound = judge_rllib(together(*ours, arm(GOOD[:10], name="winner_rllib"), small_), limits())
     assert {each.name: each.passed for each in sound.checks} == {"score_kept@46": True, "solved@46": True}
     worse = arm([*GOOD[:9], 0.5], name="winner_rllib")
-    judged = judge_rllib(together(*ours, worse, small_), limits(), BUDGET)
+    judged = judge_rllib(together(*ours, worse, small_), limits())
     assert {each.name: each.passed for each in judged.checks} == {"score_kept@46": False, "solved@46": False}
     assert judged.sentence == "does not hold up"
     assert judge(together(*ours, worse, small_), limits(num_seeds=20), BUDGET).learning
@@ -161,7 +161,7 @@ def test_runs_that_do_not_differ_give_no_spread_and_no_error():
 
 
 def test_one_run_is_no_evidence():
-    (found,) = score_kept(together(arm([1.0]), small(GOOD)), limits(), BUDGET, OURS)
+    (found,) = score_kept(together(arm([1.0]), small(GOOD)), limits(), OURS)
     assert found.passed is False
     assert "too few runs" in found.note
     (row,) = compared(arm([1.0]), arm([0.1] * 9, name="b"))

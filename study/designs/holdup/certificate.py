@@ -178,25 +178,18 @@ def _written(file: Path, fix: str) -> dict[str, Any]:
     Raises:
         RecordError: It holds none.
     """
-    got = ""
+    where = str(file)
+    if not file.is_file():
+        raise RecordError(where=where, rule="no certificate here", fix=fix)
     try:
-        if file.exists() and not file.is_file():
-            got = "none"
-        else:
-            written = json.loads(file.read_text())
-            got = "" if isinstance(written, dict) else f"{type(written).__name__!r}"
-    except FileNotFoundError as error:
-        raise RecordError(where=str(file), rule="no certificate here", fix=fix) from error
-    except RecordError:
-        raise
+        written = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         got = f"a damaged file ({error})"
-    if got:
-        raise RecordError(where=str(file), rule="must be a certificate", got=got, fix=fix)
-    if written.get("format") != FORMAT:
-        rule, got = f"this version reads format {FORMAT}", repr(written.get("format"))
-        raise RecordError(where=str(file), rule=rule, got=got, fix=fix)
-    return dict(written)
+        raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
+    if not isinstance(written, dict) or written.get("format") != FORMAT:
+        got = repr(written.get("format")) if isinstance(written, dict) else f"{type(written).__name__!r}"
+        raise RecordError(where=where, rule=f"this version reads format {FORMAT}", got=got, fix=fix)
+    return written
 
 
 def _check_registered(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line]) -> None:

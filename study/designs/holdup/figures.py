@@ -80,10 +80,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
     rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
     arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
-    ours, rllib = (
-        _of_verdict(judge(arms, holdup, spec.budget.env_steps)),
-        judge_rllib(arms, holdup, spec.budget.env_steps),
-    )
+    ours, rllib = _of_verdict(judge(arms, holdup, spec.budget.env_steps)), judge_rllib(arms, holdup)
     rllibs = None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)}
     scales = sorted({*spec.scales, *holdup.unseen_scales})
     groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}

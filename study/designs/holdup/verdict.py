@@ -4,6 +4,7 @@ The unit is the run on a test seed. A run that failed, or whose score is not a n
 never reaches the target: it is counted and never left out.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -177,7 +178,7 @@ class Verdict:
     sentence: str
 
 
-def score_kept(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
+def score_kept(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
     """Rule 1: the winner's mean score is hardly below that of the better arm at the small scale, at every scale.
 
     The better arm is so in truth, it is not the one that looks better: the rule is kept where it is kept against each
@@ -208,7 +209,7 @@ def num_solved_needed(num_runs: int, solved_share: float) -> int:
     return math.ceil(solved_share * num_runs - ROUNDING)
 
 
-def solved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
+def solved(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
     """Rule 2: enough of all runs are solved at each of the last evaluations, at every scale."""
     for winner in _judged(arms, holdup, names):
         number = len(winner.runs)
@@ -228,14 +229,14 @@ def _judged(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> list[Arm]
     return [arms[names[0], scale] for scale in scales if (names[0], scale) in arms]
 
 
-def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tuple[str, str]) -> Iterator[Check]:
+def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Check:
     """Rule 3: naive growth needs more steps to the target, at the target scale; not required where it is no arm.
 
     The target is looked for in evaluations: the interval holds all the steps since the one before, so that the rule is
     kept wherever in between the runs got there.
     """
     target = holdup.target_scale
-    winner, naive = arms[names[0], target], arms.get((NAIVE_GROWTH, target))
+    winner, naive = arms[WINNER, target], arms.get((NAIVE_GROWTH, target))
     check = Check(
         name=f"steps_saved@{target}",
         law=f"env_steps_to_target, naive growth over winner at {target}: the interval lies above 1",
@@ -244,40 +245,32 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None, names: tu
         note="naive_growth is the chosen setting",
     )
     if naive is None:
-        yield check
-        return
+        return check
     value, gap = steps_ratio(naive, winner, env_steps)
     if value is None:
-        yield replace(check, passed=False, note="no run of either arm has ended well")
-        return
+        return replace(check, passed=False, note="no run of either arm has ended well")
     note = ""
     if gap:
         note = f"evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
         if math.isfinite(value.low) and not math.isfinite(value.high):
             note = f"at least {value.low:.2f}: {note}"
-    yield replace(check, value=value, passed=value.low > 1, lost=value.high < 1, note=note)
-
-
-RULES: tuple[Callable[[Arms, HoldUpSpec, int | None, tuple[str, str]], Iterator[Check]], ...]
-RULES = (score_kept, solved, steps_saved)
-"""What it is to hold up. A rule takes the arms, the section `holdup`, the budget of a trial in environment steps (None
-where something else ends it), and the names of the chosen setting and of the small scale's best under the engine that
-is judged; it yields a check for every scale that it is about."""
+    return replace(check, value=value, passed=value.low > 1, lost=value.high < 1, note=note)
 
 
 def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
     """Return the verdict about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
-    return _verdict(check for rule in RULES for check in rule(arms, holdup, env_steps, OURS))
+    kept = score_kept(arms, holdup, OURS), solved(arms, holdup, OURS), [steps_saved(arms, holdup, env_steps)]
+    return _verdict(itertools.chain(*kept))
 
 
-def judge_rllib(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict | None:
+def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
     """Return the verdict about RLlib's own runners and learner, at the target scale; None where they were not run.
 
     Rules 1 and 2: no naive growth runs under RLlib's own parts.
     """
     if (WINNER_RLLIB, holdup.target_scale) not in arms:
         return None
-    return _verdict(check for rule in (score_kept, solved) for check in rule(arms, holdup, env_steps, RLLIBS))
+    return _verdict([*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)])
 
 
 def _verdict(checks: Iterable[Check]) -> Verdict:

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 from ruamel.yaml import YAML
 
-from study.space.domains import Model, broken
-from study.space.faults import meant_by
+from study.space.domains import Model, broken, meant_by
 from study.space.parameters import Value
 from study.text import listed
 
