@@ -138,11 +138,6 @@ class OldApi(Plain):
         return super().step(action)[:3]
 
 
-class OldReset(Plain):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return super().reset(seed=seed)[0]
-
-
 class OlderReset(Plain):
     def reset(self) -> Any:  # type: ignore[override]
         return super().reset()[0]

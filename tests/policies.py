@@ -7,7 +7,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.space.spec import StudySpec
-from study.trial.engine.envs.environments import judged_in
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import EvaluationResult, evaluate
 from study.trial.experiment import Experiment, experiment_of
@@ -17,7 +16,7 @@ def evaluate_module(
     module: RLModule | None, space: StudySpec, *, config: AlgorithmConfig | None = None, **options: Any
 ) -> EvaluationResult:
     """Play the episodes; `config` is that of the network, where it is not the space's own."""
-    judged = judged_in(space.evaluated_environment)
+    judged = space.evaluated_environment
     if module is None:
         return evaluate(Experiment(config=PPOConfig(), judged=judged), None, space, **options)
     config = config or experiment_of(space, spaces=probe(space.environment, "")).config

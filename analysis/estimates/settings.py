@@ -27,7 +27,7 @@ from study.records.folder import StudyFolder
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB
 from study.space.spec import StudySpec
-from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval
+from study.statistics import BoolArray, Estimate, FloatArray, iqm_interval, mean_interval, rate_interval
 from study.text import count
 
 DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
@@ -297,6 +297,13 @@ def final_return(at: Setting) -> Estimate | None:
 def score(at: Setting) -> Estimate | None:
     """Mean score of the runs, 0 = floor, 1 = reference; a failed run is 0."""
     return mean_interval(at.scores, solved=at.solved) if at.scored and np.isfinite(at.scores).all() else None
+
+
+@quantity("setting", "1", "solved")
+def solved_share(at: Setting) -> Estimate | None:
+    """Share of the runs that end at the target; a failed run does not."""
+    known = at.target is not None and (np.isfinite(at.numbers("final_return")) | at.failed).any()
+    return rate_interval(int(at.solved.sum()), len(at.runs)) if known else None
 
 
 @quantity("setting", "CPU s", "CPU time")

@@ -239,7 +239,7 @@ class Surroundings:
         found = [str(Path(each).resolve()) for each in [*sys.path, *_entries(given)] if each not in self._paths]
         paths = tuple(dict.fromkeys([*found, self._folder]))
         beside = {Path(path).resolve() for path in paths}
-        modules = tuple(each for each in loaded_modules() if each.paths[0].parent in beside or each.travels)
+        modules = tuple(each for each in loaded_modules() if each.path.parent in beside or each.travels)
         changed = (name for name, value in sorted(given.items()) if self._variables.get(name) != value)
         own = {name: given[name] for name in changed if not name.startswith(_OF_THE_STUDY)}
         return {"paths": paths, "modules": modules, "variables": own}

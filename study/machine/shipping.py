@@ -4,16 +4,13 @@ A space names `module:Class`. Where that module is no installed one, it and the 
 travel to every node of a joined cluster. What is installed on this machine must be installed on every node.
 """
 
-import functools
 import hashlib
 import importlib.util
-import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -25,50 +22,38 @@ LEFT_OUT = ("__pycache__", ".git", ".venv")
 _HERE = frozenset({"study", "analysis", "__main__", "__mp_main__", "sitecustomize", "usercustomize"})
 """Top-level modules that every node has already: this project's, a process's own program, and what a Python
 runs at its start."""
-_UNPACKED_BY_RAY = "runtime_resources"
-"""Folder of what Ray has brought to a node by itself: the working directory of a `ray job submit`."""
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = {"site-packages", "dist-packages", "runtime_resources"}
+"""Folders of what nodes have; the last one is of what Ray has brought there itself, as for `ray job submit`."""
+_PATHS = [*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), site.getusersitepackages()]
+_ROOTS = tuple({Path(path).resolve() for path in _PATHS if path})
+"""Where the standard library and installed packages are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnModule:
-    """A top-level module that is not installed.
-
-    Attributes:
-        name: Its name.
-        paths: The file, or the folder of the package; several for a package without `__init__.py`.
-    """
+    """A top-level module that is not installed."""
 
     name: str
-    paths: tuple[Path, ...]
+    path: Path
+    """The file, or the folder of the package."""
 
     @property
     def travels(self) -> bool:
         """Whether Ray can bring it to a node."""
-        path = self.paths[0]
-        return len(self.paths) == 1 and (path.is_dir() or (path.is_file() and path.suffix == ".py"))
+        return self.path.is_dir() or self.path.suffix == ".py"
 
     @property
     def digest(self) -> str | None:
         """SHA-256 over names and contents of its files, in hexadecimal; None where one cannot be read."""
+        total, parent = hashlib.sha256(), self.path.parent
         try:
-            total = hashlib.sha256()
-            for name, file in sorted(self._files()):
-                total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+            for file in sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]:
+                name = file.relative_to(parent)
+                if file.is_file() and not set(LEFT_OUT) & set(name.parts):
+                    total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
         except OSError:
             return None
         return total.hexdigest()
-
-    def _files(self) -> Iterator[tuple[str, Path]]:
-        """Yield every file with its name from the module's own folder on."""
-        for path in self.paths:
-            if not path.is_dir():
-                yield path.name, path
-            for folder, folders, files in os.walk(path):
-                folders[:] = [name for name in folders if name not in LEFT_OUT]
-                for file in (Path(folder, name) for name in files if name not in LEFT_OUT):
-                    if file.is_file():
-                        yield file.relative_to(path).as_posix(), file
 
 
 def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
@@ -77,14 +62,10 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
     To be called once the environment was made and stepped here: only then is known what else it imports.
     """
     module, colon, _ = environment.id.partition(":")
-    if not colon or environment.backend == "envpool":
+    if not colon or environment.backend == "envpool" or (first := _own(module.partition(".")[0])) is None:
         return ()
-    first = _own(module.partition(".")[0])
-    if first is None:
-        return ()
-    beside = first.paths[0].parent
-    others = (other for other in loaded_modules() if other.name != first.name and other.paths[0].parent == beside)
-    return (first, *(other for other in others if other.travels))
+    beside = [each for each in loaded_modules() if each.path.parent == first.path.parent and each.travels]
+    return (first, *(each for each in beside if each != first))
 
 
 _imported_elsewhere: set[str] = set()
@@ -103,31 +84,32 @@ def note_imports(names: Iterable[str]) -> None:
 
 def loaded_modules() -> tuple[OwnModule, ...]:
     """Return the user's own modules among `loaded_names`."""
-    found = (_own(name) for name in sorted(loaded_names()))
-    return tuple(each for each in found if each is not None)
+    return tuple(each for name in sorted(loaded_names()) if (each := _own(name)) is not None)
 
 
-def runtime_env(modules: Sequence[OwnModule], variables: Mapping[str, str] | None = None) -> dict[str, Any] | None:
+def runtime_env(
+    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None, *, folder: str = ""
+) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
     Args:
         modules: Of the user's own.
-        variables: Environment variables of every process.
+        variables: Environment variables of every process; those that are None stay as a node has them.
+        folder: Every process runs in a copy of it; empty: where its node was started.
 
     Raises:
         ClusterError: A module cannot travel.
     """
-    for module in modules:
-        if not module.travels:
-            where, got = f"module '{module.name}'", ", ".join(map(str, module.paths))
-            rule = "must be one folder or one .py file, so that nodes can get it"
-            fix = "Make it a folder with an __init__.py, or install it on every node."
-            raise ClusterError(where=where, rule=rule, got=got, fix=fix)
-    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules else {}
+    for module in (each for each in modules if not each.travels):
+        rule, fix = "must be a folder or a .py file, so that nodes can get it", "Install it on every node."
+        raise ClusterError(where=f"module '{module.name}'", rule=rule, got=module.path, fix=fix)
+    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
     if modules:
-        brought["py_modules"] = [str(module.paths[0]) for module in modules]
-    if variables:
-        brought["env_vars"] = dict(variables)
+        brought["py_modules"] = [str(module.path) for module in modules]
+    if folder:
+        brought["working_dir"] = folder
+    if given := {name: value for name, value in (variables or {}).items() if value is not None}:
+        brought["env_vars"] = given
     return brought or None
 
 
@@ -139,26 +121,11 @@ def _own(name: str) -> OwnModule | None:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
-    paths = () if spec is None else _paths(spec)
-    if not paths or any(map(_is_installed, paths)):
+    if spec is None:
         return None
-    return OwnModule(name=name, paths=paths)
-
-
-def _paths(spec: ModuleSpec) -> tuple[Path, ...]:
-    if spec.submodule_search_locations is not None:
-        return tuple(dict.fromkeys(Path(place).resolve() for place in spec.submodule_search_locations))
-    return (Path(spec.origin).resolve(),) if spec.has_location and spec.origin else ()
-
-
-def _is_installed(path: Path) -> bool:
-    if {_UNPACKED_BY_RAY, *_INSTALLED} & set(path.parts):
-        return True
-    return any(map(path.is_relative_to, _roots()))
-
-
-@functools.cache
-def _roots() -> tuple[Path, ...]:
-    """Return where the standard library and installed packages are."""
-    roots = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return tuple({Path(root).resolve() for root in [*roots, site.getusersitepackages()] if root})
+    places = spec.submodule_search_locations or ([spec.origin] if spec.has_location and spec.origin else [])
+    for place in places:  # a package without `__init__.py` may have several, of which the first one travels
+        path = Path(place).resolve()
+        installed = bool(_INSTALLED & set(path.parts)) or any(map(path.is_relative_to, _ROOTS))
+        return None if installed else OwnModule(name=name, path=path)
+    return None

@@ -38,8 +38,6 @@ _log = logging.getLogger(__name__)
 
 UPLOAD_S = 60.0
 """Seconds at least between two uploads of the records while a study runs."""
-_UPLOAD_SHARE = 0.05
-"""Share of the time that uploads of the records may take."""
 _MOST_POINTS = 800
 """Of a batch: MLflow takes 1000."""
 _MOST_RUNS = 50_000
@@ -193,7 +191,7 @@ class MlflowMirror(Mirror):
         """
         from mlflow.entities import ViewType
 
-        text = search_text({STUDY_ID: self._identity.study_id})
+        text = f"tags.`{STUDY_ID}` = '{self._identity.study_id}'"
         runs = [*self._client.search_runs([self._experiment], text, ViewType.ALL, max_results=_MOST_RUNS)]
         runs.sort(key=lambda run: (not run.data.params, run.info.run_id))
         self._runs = {}
@@ -238,7 +236,19 @@ class MlflowMirror(Mirror):
                 self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
             if key not in changed:
                 continue
-            params, tags, status, end = self._described(key, ended=ended)
+            if key == STUDY:
+                params, tags = (
+                    study_params(self._spec),
+                    study_tags(self._identity, self._spec, self._ledger, ended=ended),
+                )
+                closed, end = self._ledger.closed, self._time
+                status = _STUDY_STATUS.get(closed.reason, "KILLED") if closed else "RUNNING"
+            else:
+                row = self._ledger.rows[key[0]]
+                params, tags = trial_params(row, self._spec), trial_tags(row, ended=ended)
+                status, end = _TRIAL_STATUS[row.status], row.ended_at or self._time
+            # What its driver has not closed was killed when it ended, until a resume.
+            status = "KILLED" if ended and status == "RUNNING" else status
             self._client.log_batch(
                 run_id,
                 params=[Param(name, str(value)) for name, value in params.items()],
@@ -248,16 +258,6 @@ class MlflowMirror(Mirror):
                 self._client.set_terminated(run_id, status=status, end_time=milliseconds(end))
             elif key == STUDY:  # MLflow keeps an earlier end until the next one
                 self._client.update_run(run_id, status="RUNNING")
-
-    def _described(self, key: Key, *, ended: bool) -> tuple[dict[str, Any], dict[str, str], str, float]:
-        """Return the params, the tags, the status and the end of a run."""
-        ledger, spec = self._ledger, self._spec
-        if key == STUDY:
-            tags = study_tags(self._identity, spec, ledger, ended=ended)
-            return study_params(spec), tags, study_status(ledger, ended=ended), self._time
-        row = ledger.rows[key[0]]
-        params, tags = trial_params(row, spec), trial_tags(row, ended=ended)
-        return params, tags, trial_status(row, ended=ended), row.ended_at or self._time
 
     def _drop(self, key: Key, why: str) -> None:
         if (run_id := self._runs.get(key)) is not None:
@@ -297,7 +297,7 @@ class MlflowMirror(Mirror):
                 self._client.set_tag(self._runs[STUDY], key=NUM_RECORDS, value=str(seq))
         self._upload(self.folder.table)
         now = time.monotonic()
-        self._next_upload = now + max(UPLOAD_S, (now - begun) / _UPLOAD_SHARE)
+        self._next_upload = now + max(UPLOAD_S, 20 * (now - begun))  # a twentieth of the time at most
 
 
 # --- what runs say ----------------------------------------------------------------------------------------------------
@@ -315,11 +315,6 @@ def key_tags(study_id: str, key: Key) -> dict[str, str]:
     return {STUDY_ID: study_id, ROLE: "trial", TRIAL: str(key[0]), ATTEMPT: str(key[1])}
 
 
-def search_text(tags: Mapping[str, str]) -> str:
-    """Return the search for runs that carry these tags."""
-    return " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-
-
 def key_of(tags: Mapping[str, str]) -> Key | None:
     """Return the key of a run by its tags; None where somebody has changed them."""
     if tags.get(ROLE) == "study":
@@ -328,20 +323,10 @@ def key_of(tags: Mapping[str, str]) -> Key | None:
     return (int(trial), int(attempt)) if trial.isdecimal() and attempt.isdecimal() else None
 
 
-# --- the study's run -------------------------------------------------------------------------------------------------
-
-
 def study_params(spec: StudySpec) -> dict[str, str]:
     """Return the parameters of the study's run, which those of its trials have too."""
     chosen_by = {"sampler": spec.search.sampler} if spec.learns else {"kind": spec.kind}
     return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
-
-
-def study_status(ledger: Ledger, *, ended: bool) -> str:
-    """Return MLflow's status of the study; one that has ended and that its driver has not closed was killed."""
-    if ledger.closed is not None:
-        return _STUDY_STATUS.get(ledger.closed.reason, "KILLED")
-    return "KILLED" if ended else "RUNNING"
 
 
 def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str]:
@@ -380,9 +365,6 @@ def identity_text(identity: StudyIdentity) -> str:
     return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
 
 
-# --- the run of a trial ----------------------------------------------------------------------------------------------
-
-
 def trial_name(row: TrialRow) -> str:
     """Return the run's name, for people."""
     runners, stage = row.num_env_runners, f" · {row.stage}" if row.stage else ""
@@ -398,11 +380,6 @@ def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:
         staged["stands_for_runners"] = row.num_env_runners
     of_row = {"seed": row.seed, "baseline": row.anchor or "none", "execution": row.execution}
     return {**row.setting, **iterations, **of_row, **staged, **study_params(spec)}
-
-
-def trial_status(row: TrialRow, *, ended: bool) -> str:
-    """Return MLflow's status of a trial; what still ran when the study ended was killed, until a resume."""
-    return "KILLED" if ended and row.status == "running" else _TRIAL_STATUS[row.status]
 
 
 def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:

@@ -98,8 +98,7 @@ def _weights_mb(spec: StudySpec, shape: Sequence[int]) -> int:
 
 def num_sampling_processes(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
     """Return the processes that step environments; the main process counts when it does so itself."""
-    emulating = max(min(spec.resources.emulation_processes, num_env_runners), 1)
-    return num_env_runners if execution == "real" else emulating
+    return num_env_runners if execution == "real" else 1
 
 
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:

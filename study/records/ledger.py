@@ -63,7 +63,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     last_seen: float = 0.0
     """When the last record of the attempt was written."""
     status: str = "running"
-    """`running`, `finished`, `failed` or `interrupted`."""
     reason: str = ""
     timing: Timing | None = None
     timing_reason: str = ""

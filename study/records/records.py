@@ -136,9 +136,8 @@ class StudyOpened(Record, frozen=True):
     num_trials: Whole
     """Trials planned, the finished ones included."""
     cluster: dict[str, Any]
-    """Shape of the Ray cluster: `ClusterShape.to_json()`."""
+    """`ClusterShape.to_json()`."""
     provenance: dict[str, Any]
-    """Commit, versions, hardware, scheduler job of this driver."""
     space_digest: str = ""
     """`StudySpec.digest` of the study: what it was registered with. Empty before version 0.17.0."""
 
@@ -163,15 +162,12 @@ class TrialStarted(OfTrial, frozen=True, forbid_unknown_fields=False):
     num_cpus: Whole
     """CPUs reserved."""
     execution: Execution = "real"
-    """How the trial runs."""
     stage: str | None = None
-    """Stage of a hold-up study, or `throughput`."""
     rule: dict[str, Number] = {}
     """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
     digest: str = ""
     """Identity of `rule`."""
     variant: str = "study"
-    """`study` or `stock`; see `study.space.settings`."""
     scale: Whole | None = None
     """Runners that the trial stands for where it is not `setting`'s, as records before 0.14.0 have it."""
     first_episode: Whole = 0
@@ -199,7 +195,6 @@ class TrialBuilt(OfTrial, frozen=True):
     timing: Timing | None = None
     """None until the driver, which knows the cluster, has labelled it."""
     timing_reason: str = ""
-    """Why the timing is labelled so."""
     provisional: bool = False
     """Whether the CPU pressure of the whole trial will decide between `measured` and `oversubscribed`."""
     placement: list[dict[str, Any]] = []
@@ -270,7 +265,6 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     # Versions before 0.13.0 wrote a hash of the lines before it.
     durable: ClassVar[bool] = True
     number: Whole
-    """From 0."""
     stage: str
     """Stage whose trials led to it."""
     phase: str
@@ -282,7 +276,6 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     dropped: list[str]
     """Digests of the settings that do not."""
     evidence: dict[str, Any]
-    """The numbers behind it."""
     requests: list[TrialRequest]
     """The trials that follow, in their order."""
     next_stage: str | None

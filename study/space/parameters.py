@@ -249,8 +249,8 @@ _ALL = (
             "to 10, as VecNormalize has them; by a connector of the runners, whose states RLlib merges each iteration. "
             "Evaluations do not change them.", algorithms=_SYNCHRONOUS),
     _switch("normalize_rewards", 0, "1: the learner divides rewards by the deviation of the discounted return so far, "
-            "and clips them to 10, as VecNormalize does; by a connector. What is recorded are the environment's. "
-            "Needs at most one learner.", algorithms=_SYNCHRONOUS),
+            "and clips them to 10, as VecNormalize does, with one deviation for each batch; by a connector. What is "
+            "recorded are the environment's. Needs at most one learner.", algorithms=_SYNCHRONOUS),
     _switch("orthogonal_init", 0, "1: orthogonal weights of gain sqrt(2), of the last layer 0.01 for the policy and 1 "
             "for the value function, and biases 0; made by a learner derived from RLlib's.", algorithms=_SYNCHRONOUS),
     _extension("adam_epsilon", 1e-8, "Adam's epsilon; published settings mostly have 1e-5. By a learner derived from "

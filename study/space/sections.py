@@ -213,9 +213,6 @@ class ResourcesSpec(Section):
     """CPUs of each environment runner."""
     placement: Literal["pack", "spread"] = "pack"
     """Fill nodes one after another, or spread the runners over all of them."""
-    emulation_processes: Whole = Field(1, ge=1)
-    """Processes that step the lanes of an emulated trial: 1 is the main process itself; more are processes of their \
-own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     num_learners: Whole = Field(0, ge=0, le=MAX_PROCESSES)
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
     num_cpus_per_learner: Whole = Field(1, ge=1)
@@ -225,7 +222,7 @@ own, at most one for each runner, with `num_cpus_per_env_runner` CPUs each."""
     memory_main_mb: Whole = Field(700, ge=1)
     """Memory that the plan reckons for the main process, and for each learner process."""
     memory_per_env_runner_mb: Whole = Field(300, ge=1)
-    """Memory that the plan reckons for each environment runner, and for each emulation process."""
+    """Memory that the plan reckons for each environment runner."""
     sample_timeout_s: float = Field(600.0, gt=0)
     """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
     startup_timeout_s: float = Field(1800.0, gt=0)

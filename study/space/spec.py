@@ -85,8 +85,8 @@ parameters of its own. With `config` it is the script's, any of RLlib's new API 
 dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` where it can serve all trials of the \
 study, else `rllib`; each trial records which."""
     execution: Literal["auto", "real", "emulated"] = "auto"
-    """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process \
-(or `emulation_processes`); learning is the same, the clock is not. `auto`: real where every process gets a core of \
+    """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process; \
+learning is the same, the clock is not. `auto`: real where every process gets a core of \
 its own and the memory suffices (of a search, at two of its scales or more), where the environments wait \
 (`step_wait_ms`), for APPO and IMPALA, and for scripts that learn from a replay buffer; else emulated."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
@@ -336,7 +336,11 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
 
 NOT_IDENTITY = (("search", "num_trials"),)
 """What a resume may change: it adds trials, and changes none."""
-WITHDRAWN: Mapping[str, Any] = {"environment.action_repeat": 1, "environment.frame_stack": 1}
+WITHDRAWN: Mapping[str, Any] = {
+    "environment.action_repeat": 1,
+    "environment.frame_stack": 1,
+    "resources.emulation_processes": 1,
+}
 """Keys of earlier versions -> the value by which trials ran as they do now, where that is not empty."""
 
 

@@ -24,9 +24,8 @@ from study.trial.engine import extensions
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.engine.sampling.hosted_runner import HostedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.engine.sampling.runner import StockEnvRunner, StockMultiAgentEnvRunner
+from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
 from study.trial.experiment import Experiment, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
@@ -69,15 +68,14 @@ def _applied(
     experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
     config = experiment.config.copy(copy_frozen=False)
-    emulating, runners = spec.resources.emulation_processes, int(setting[SCALE])
     layout = LaneLayout(
-        num_env_runners=runners,
+        num_env_runners=int(setting[SCALE]),
         num_envs_per_env_runner=int(setting["num_envs_per_env_runner"]),
-        num_processes=runners if execution == "real" else min(emulating, runners),
+        emulated=execution == "emulated",
     )
     before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
     config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
-    _set_processes(config, spec, layout, execution=execution, seed=seed)
+    _set_processes(config, spec, layout, seed=seed)
     _set_runner(config, experiment, spec, hosted=execution == "emulated")
     _set_parameters(config, experiment, spec, setting)
     obstacle = set_learner(config, experiment.learner_obstacle, asked=spec.learner)
@@ -104,16 +102,14 @@ def _shown(value: Any) -> str:
     return value.__name__ if isinstance(value, type) else str(value)[:200]
 
 
-def _set_processes(
-    config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, execution: Execution, seed: int
-) -> None:
+def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, seed: int) -> None:
     """Set a trial's lanes, processes and seed, and what keeps runners and evaluations as a study times them."""
     resources = spec.resources
     config.lane_layout = layout
     config.env_runners(
         # RLlib counts processes; with none, its main process samples.
-        num_env_runners=0 if execution == "emulated" and layout.num_processes == 1 else layout.num_processes,
-        num_envs_per_env_runner=layout.most_lanes,
+        num_env_runners=0 if layout.emulated else layout.num_env_runners,
+        num_envs_per_env_runner=len(layout.lanes_of(0)),
         num_cpus_per_env_runner=resources.num_cpus_per_env_runner,
         num_gpus_per_env_runner=0,
         custom_resources_per_env_runner={},

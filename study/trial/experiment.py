@@ -31,7 +31,7 @@ from study.ray_private import maker_of
 from study.space.parameters import Value
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
-from study.trial.engine.envs.environments import EnvFactory, judged_in
+from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.failures import described
 from study.trial.parts import FIXED, learner_obstacle, runner_obstacle
@@ -195,7 +195,7 @@ def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
-    judged = judged_in(spec.evaluated_environment)
+    judged = spec.evaluated_environment
     config = _algorithm(spec.algorithm)
     config.environment(
         env=_registered(EnvFactory(spec.environment, waits=waits)),

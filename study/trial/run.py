@@ -30,7 +30,7 @@ from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.space.settings import differences, to_be_built
 from study.space.spec import StudySpec
 from study.trial.configuration import apply
-from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, Extended, NormalizedObservations
+from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTorchLearner, NormalizedObservations
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.evaluation import evaluate
@@ -345,7 +345,7 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         adams = [optimizer for optimizer in optimizers if isinstance(optimizer, torch.optim.Adam)]
         epsilons = {optimizer.param_groups[0].get("eps") for optimizer in adams}
         values["adam_epsilon"] = epsilons.pop() if len(epsilons) == 1 else None
-    if isinstance(learner, Extended):
+    if isinstance(learner, ExtendedPPOTorchLearner):
         values |= learner.in_use(module_id)
     fraction = PARAMETERS[END_FRACTION].value_in(config) if isinstance(config, (IMPALAConfig, PPOConfig)) else None
     values |= {} if fraction is None else {END_FRACTION: fraction}

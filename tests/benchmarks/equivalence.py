@@ -2,8 +2,6 @@
 
     python -m tests.benchmarks.equivalence [--seeds 10] [--first-seed 1] [--environments Acrobot-v1 LunarLander-v3]
     python -m tests.benchmarks.equivalence --runners 1024 --first batched+fused --second stock+rllib
-    python -m tests.benchmarks.equivalence --first batched+fused --second batched+fused+envpool --seeds 20
-    python -m tests.benchmarks.equivalence --script --seeds 40
 
 Each environment is studied twice by the real command with the same setting and seeds. By default the batched runner is
 compared with RLlib's stock runner, both with the fused learner, which is compared with RLlib's to float tolerance
@@ -11,17 +9,12 @@ elsewhere. The scores (0 a policy that learnt nothing, 1 a good one) are equival
 than the margin with 95 % confidence: two one-sided Welch tests (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987).
 With `--runners N` an emulated engine has N runners of one environment, the stock runner N environments in one process;
 where the batch holds less than four steps of each it grows to that, and the budget with it.
-Where one of the two is stepped by EnvPool, the policies of both are judged in Gymnasium's environment.
-With `--script`, `tests/scripts/cartpole_ppo.py` is studied unedited, one trial for each seed, and its configuration is
-built and trained by RLlib alone with the same seeds, as its own loop does. Both policies play the same episodes
-greedily, cut after 200 steps; a score is the mean return over 200.
 Runs for half an hour on two cores; no times are compared, so that the machine need not be quiet. The last line is JSON.
 """
 
 import argparse
 import csv
 import json
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -32,7 +25,6 @@ MARGIN, LEVEL = 0.05, 0.05
 """The margin is the tolerance of the first rule of a hold-up study: less than that rule calls a loss."""
 ENGINES = {
     "batched+fused": {"runner": "batched", "learner": "fused", "execution": "emulated"},
-    "batched+fused+envpool": {"runner": "batched", "learner": "fused", "execution": "emulated"},
     "stock+fused": {"runner": "stock", "learner": "fused", "execution": "real"},
     "stock+rllib": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
@@ -69,9 +61,6 @@ SPACES: dict[str, dict[str, Any]] = {
     },
 }
 """Settings at which each environment is learnt within the budget, so that a difference would show."""
-SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "cartpole_ppo.py"
-SCRIPT_STEPS, SCRIPT_CUT = 12_000, 200
-SCRIPT_EVALUATION = {"episodes": 50, "num_evaluations": 1, "max_episode_steps": SCRIPT_CUT}
 
 
 def main() -> None:
@@ -83,12 +72,7 @@ def main() -> None:
     parser.add_argument("--second", choices=list(ENGINES), default="stock+fused")
     parser.add_argument("--runners", type=int, metavar="N", help="emulated runners; without it one, of 16 environments")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
-    parser.add_argument("--script", action="store_true", help="compare a script under a study with itself")
-    parser.add_argument("--alone", type=int, nargs="+", help=argparse.SUPPRESS)  # the seeds of a script by itself
     options = parser.parse_args()
-    if options.alone:
-        print(json.dumps({"scores": [_alone(seed) for seed in options.alone]}))
-        return
     from tests.benchmarks.timing import end_on_sigterm, machine, versions
 
     end_on_sigterm()
@@ -98,10 +82,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if options.script:
-            options.environments = []
-            rows.append(_compare_script(seeds, folder))
-            print(_sentence("a script", rows[0], "under a study", "by itself"))
         for environment in options.environments:
             row = _compare(environment, (options.first, options.second), seeds, options.runners, folder)
             rows.append(row)
@@ -146,10 +126,6 @@ def _tested(scores: dict[str, list[float]]) -> dict[str, Any]:
     return {**dict(zip(scores, test.pop("samples"), strict=True)), **test}
 
 
-def _backend(engine: str) -> str:
-    return "envpool" if engine.endswith("+envpool") else "gymnasium"
-
-
 def _space(environment: str, engine: str, seeds: list[int], runners: int | None) -> dict[str, Any]:
     space, stack = SPACES[environment], ENGINES[engine]
     scale = {"num_env_runners": 1, "num_envs_per_env_runner": 16}
@@ -163,7 +139,6 @@ def _space(environment: str, engine: str, seeds: list[int], runners: int | None)
     return {
         **space,
         **stack,
-        "environment": {**space["environment"], "backend": _backend(engine)},
         "parameters": {**scale, **parameters},
         "budget": budget,
         "search": {"sampler": "grid", "seeds": seeds},
@@ -179,50 +154,6 @@ def _start(content: dict[str, Any], environment: str, engine: str, folder: Path)
     command += ["--name", f"{environment}-{name}", "--tracking-uri", f"sqlite:///{folder}/{environment}-{name}.db"]
     with (folder / f"{environment}-{name}.log").open("ab") as log:
         return subprocess.Popen([*command, "--resume-or-start"], stdout=log, stderr=subprocess.STDOUT)
-
-
-def _compare_script(seeds: list[int], folder: Path) -> dict[str, Any]:
-    from tests.benchmarks.timing import in_a_process
-
-    content = {
-        "config": str(SCRIPT),
-        "budget": {"env_steps": SCRIPT_STEPS},
-        "search": {"sampler": "grid", "seeds": seeds},
-        "evaluation": SCRIPT_EVALUATION,
-        "parameters": {"num_env_runners": 1},
-    }
-    studied = _start(content, "script", "study", folder)
-    try:
-        alone = in_a_process("equivalence", "--alone", *map(str, seeds))["scores"]
-        if studied.wait():
-            sys.exit(f"{folder}/script-study.log: the study must end well, it did not.")
-    finally:
-        studied.terminate()
-        studied.wait()
-    with (folder / "studies" / "script-study" / "trials.csv").open() as file:
-        scores = [float(row["final_return"]) / SCRIPT_CUT for row in csv.DictReader(file)]
-    return {"environment": SCRIPT.name, **_tested({"under a study": scores, "by itself": alone})}
-
-
-def _alone(seed: int) -> float:
-    """Return the score of the script's configuration, trained by RLlib alone."""
-    from study.space.parsing import parse_space
-    from study.space.space_file import Source
-    from study.trial.evaluation import evaluate
-    from study.trial.experiment import Experiment
-    from study.trial.policy import state_of
-
-    content = {"environment": {"id": "CartPole-v1"}, "budget": {"env_steps": SCRIPT_STEPS}}
-    content |= {"evaluation": SCRIPT_EVALUATION, "parameters": {"num_env_runners": 1}, "search": {"num_trials": 1}}
-    spec = parse_space(Source(name="evaluation", content=content, lines={}))
-    algorithm = runpy.run_path(str(SCRIPT))["config"].debugging(seed=seed).build_algo()
-    try:
-        while algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"] < SCRIPT_STEPS:
-            pass
-        returns = evaluate(Experiment(config=algorithm.config), state_of(algorithm), spec).returns
-    finally:
-        algorithm.stop()
-    return sum(returns) / len(returns) / SCRIPT_CUT
 
 
 def _scores(table: Path) -> list[float]:

@@ -1,21 +1,15 @@
-"""Whole PPO trainings by other libraries, each in a process of its own.
+"""A whole PPO training by Stable-Baselines3, in a process of its own, whose duration is printed as one JSON line.
 
-    python -m tests.benchmarks.peers '{"peer": "sb3", "workload": {"env_id": "Acrobot-v1"}}'
+    python -m tests.benchmarks.peers '{"env_id": "Acrobot-v1", …}'
 
-prints what a training took as one JSON line. `pip install -e '.[benchmarks]'` brings the libraries, which are imported
-only inside functions.
+`pip install -e '.[benchmarks]'` brings it.
 """
 
-import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
-
-REQUIRED_MODULE = {"sb3": "stable_baselines3", "rlox": "rlox"}
-"""Peer -> what must be importable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,58 +101,6 @@ def sb3(workload: Workload) -> Training:
         envs.close()
 
 
-def rlox(workload: Workload) -> Training:
-    """rlox's PPO: batches and advantages in Rust; nets of rlox's own form, two hidden layers of one width."""
-    import gymnasium
-    import torch
-    from rlox.algorithms.ppo import PPO
-    from rlox.policies import DiscretePolicy
-
-    torch.set_num_threads(workload.threads)
-    torch.manual_seed(workload.seed)
-    width, *rest = workload.hiddens
-    if rest != [width]:
-        raise ValueError(f"rlox's nets have two hidden layers of one width, got {workload.hiddens}")
-    example = gymnasium.make(workload.env_id)
-    spaces: Any = (example.observation_space, example.action_space)
-    example.close()
-    model = PPO(
-        workload.env_id,
-        n_envs=workload.num_envs,
-        seed=workload.seed,
-        policy=DiscretePolicy(spaces[0].shape[0], int(spaces[1].n), hidden=width),
-        n_steps=workload.steps_per_env,
-        n_epochs=workload.num_epochs,
-        batch_size=workload.minibatch_size,
-        learning_rate=workload.lr,
-        clip_eps=workload.clip_param,
-        vf_coef=workload.vf_loss_coeff,
-        ent_coef=workload.entropy_coeff,
-        max_grad_norm=workload.grad_clip,
-        gamma=workload.gamma,
-        gae_lambda=workload.lambda_,
-        anneal_lr=False,
-    )
-    return timed(lambda: model.train(workload.env_steps), workload)
-
-
-PEERS = {"sb3": sb3, "rlox": rlox}
-
-
-def is_installed(peer: str) -> bool:
-    """Return whether a peer can run here, and say it where it cannot."""
-    module = REQUIRED_MODULE[peer]
-    found = importlib.util.find_spec(module) is not None
-    if not found:
-        print(f"{peer}: skipped, {module} is not installed. Fix: pip install -e '.[benchmarks]'")
-    return found
-
-
-def main() -> None:
-    order = json.loads(sys.argv[1])
-    hiddens = tuple(order["workload"].pop("hiddens"))
-    print(json.dumps(asdict(PEERS[order["peer"]](Workload(hiddens=hiddens, **order["workload"])))))
-
-
 if __name__ == "__main__":
-    main()
+    order = json.loads(sys.argv[1])
+    print(json.dumps(asdict(sb3(Workload(hiddens=tuple(order.pop("hiddens")), **order)))))

@@ -10,7 +10,7 @@ steps of each runner in a batch, two nets of 64 x 64, minibatches of 256, 10 epo
 episodes. Each column has a fresh process and a private Ray, in turns; its first trial pays for imports and compilation,
 the second one is as all later trials of a study. Times are of the second trial: `wall_s` of all of it, CPU seconds of
 the process that learns, with all its threads. Memory is the largest proportional set size of the whole process tree,
-Ray's own processes included. Stable-Baselines3 and rlox train as many steps and evaluate nothing: they are compared by
+Ray's own processes included. Stable-Baselines3 trains as many steps and evaluates nothing: it is compared by
 training alone, without evaluation and start. The last line is JSON.
 """
 
@@ -27,8 +27,8 @@ OURS = {
     "fused, real runners": {"learner": "fused", "execution": "real"},
     "stock RLlib": {"runner": "stock", "learner": "rllib", "execution": "real"},
 }
-DEFAULT = ("fused", "RLlib's learner", "SB3", "rlox")
-PEERS = {"SB3": "sb3", "rlox": "rlox"}
+DEFAULT = ("fused", "RLlib's learner", "SB3")
+PEERS = ("SB3",)
 RETURNS = {"Acrobot-v1": (-500, -75, -100), "LunarLander-v3": (-200, 250, 200), "CartPole-v1": (20, 500, 475)}
 """Floor, reference, target."""
 SETTING = {
@@ -55,22 +55,21 @@ def main() -> None:
     if options.child:
         print(json.dumps(_trials(OURS[options.child], options)))
         return
-    from tests.benchmarks.peers import is_installed
     from tests.benchmarks.timing import in_turns, machine, ratios, versions
 
     about = machine()
 
     def run(name: str, repetition: int) -> dict[str, float]:
-        return _peer(name, options, repetition) if name in PEERS else _ours(name, options)
+        return _peer(options, repetition) if name in PEERS else _ours(name, options)
 
-    chosen = [name for name in options.columns if name not in PEERS or is_installed(PEERS[name])]
+    chosen = [*options.columns]
     runs = in_turns(chosen, options.repetitions, run, shown=SHOWN)
     found = {}
     for key in ("cpu_s", "wall_s", "start_s", "first_start_s", "training_cpu_s"):
         others = [name for name in chosen if name != "fused" and (name in PEERS) is (key == "training_cpu_s")]
         found |= ratios(runs, {(name, "fused"): None for name in others}, key)
     asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
-    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3", "rlox"])
+    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3"])
     record = {"benchmark": "whole_trial", **asked, "ratios": found, "runs": runs}
     print(json.dumps({**record, **about, "versions": packages}))
 
@@ -81,7 +80,7 @@ def _ours(name: str, options: argparse.Namespace) -> dict[str, float]:
     return in_a_process("whole_trial", "--child", name, *as_words(options, "env", "steps", "runners"))
 
 
-def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, float]:
+def _peer(options: argparse.Namespace, repetition: int) -> dict[str, float]:
     from tests.benchmarks.timing import in_a_process
 
     batch = options.runners * int(SETTING["steps_per_env_runner"])
@@ -96,7 +95,7 @@ def _peer(name: str, options: argparse.Namespace, repetition: int) -> dict[str, 
         "hiddens": [64, 64],
         "lr": SETTING["lr"],
     }
-    training = in_a_process("peers", json.dumps({"peer": PEERS[name], "workload": workload}))
+    training = in_a_process("peers", json.dumps(workload))
     return {"wall_s": training["seconds"], "training_cpu_s": training["cpu_seconds"]}
 
 

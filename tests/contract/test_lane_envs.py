@@ -76,28 +76,6 @@ def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
 
 
 @backends
-def test_an_ended_episode_gives_its_last_observation_and_the_next_ones_first(backend):
-    played = Played(EnvFactory(environment(backend=backend)), [1, 2, 3])
-    played.reset()
-    lengths, ended = np.zeros(3, int), 0
-    for _ in range(60):
-        _, rewards, terminated, truncated = played.step([1, 0, 1])  # a pole pushed one way falls within 12 steps
-        lengths += 1
-        assert rewards.tolist() == [1, 1, 1]
-        assert [lane for lane, _ in played.finals] == np.flatnonzero(terminated | truncated).tolist()
-        for lane, last in played.finals:
-            assert (last.dtype, last.shape) == (np.float32, (4,))
-            assert abs(last[2]) > 0.2095  # the angle at which it has fallen
-            assert np.all(np.abs(played.observations[lane]) <= 0.05)  # where episodes start
-            assert 7 < lengths[lane] < 13
-            lengths[lane] = 0
-            ended += 1
-        others = [lane for lane in range(3) if not (terminated | truncated)[lane]]
-        assert np.all(np.abs(played.observations[others]).max(axis=1, initial=0) > 0.05)
-    assert ended >= 12
-
-
-@backends
 @pytest.mark.parametrize(
     ("env_id", "given", "limit"),
     [
@@ -144,19 +122,6 @@ def test_only_the_first_lanes_are_stepped(backend):
             assert [part[index].tolist() for part in outcome] == [part[0].tolist() for part in alone]
             expected_finals += [(index, last.tolist()) for _, last in lane.finals]
         assert [(lane, last.tolist()) for lane, last in together.finals] == expected_finals
-
-
-@backends
-def test_a_second_reset_starts_new_episodes_and_the_limit_anew(backend):
-    played = Played(EnvFactory(environment("Acrobot-v1", backend=backend, max_episode_steps=5)), [1, 2])
-    first = played.reset()
-    for _ in range(3):
-        played.step([0, 2])
-    second = played.reset()
-    assert not np.any(np.all(first == second, axis=1))
-    assert np.all(np.abs(second[:, 4:]) <= 0.1)  # the speeds with which episodes start
-    cuts = [played.step([0, 2])[3].tolist() for _ in range(5)]
-    assert cuts == [[False, False]] * 4 + [[True, True]]
 
 
 @backends

@@ -141,9 +141,9 @@ REPLACED = [
         "ray.rllib.algorithms.impala:IMPALA",
     ),
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
-    ("study.trial.engine.extensions:Extended._make_module", LEARNER),
+    ("study.trial.engine.extensions:ExtendedPPOTorchLearner._make_module", LEARNER),
     (
-        "study.trial.engine.extensions:Extended._set_optimizer_lr",
+        "study.trial.engine.extensions:ExtendedPPOTorchLearner._set_optimizer_lr",
         "ray.rllib.core.learner.torch.torch_learner:TorchLearner",
     ),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),

@@ -79,16 +79,6 @@ def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -
         np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
 
 
-def test_drawn_box_actions_have_the_policys_mean_and_deviation() -> None:
-    rule, n = action_rule(BOX), 60_000
-    inputs = np.array([0.3, -1.0, -0.5, 0.7], np.float32)
-    uniforms = LaneNoise(3, 1, 0).uniforms(0, 2 * n).reshape(n, 2)
-    drawn = rule.choose(np.broadcast_to(inputs, (n, 4)), rule.noise(uniforms))
-    np.testing.assert_allclose(drawn.mean(0), inputs[:2], atol=5 * 2 / np.sqrt(n))
-    np.testing.assert_allclose(drawn.std(0), np.exp(inputs[2:]), rtol=0.02)
-    assert drawn.dtype == np.float32
-
-
 def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
     actions = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]], np.float32)
     scaled = scaling_for_environment(BOX, normalize_actions=True, clip_actions=False)(actions)

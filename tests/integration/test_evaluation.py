@@ -2,7 +2,6 @@
 
 import json
 import random
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from study.cli import commands as cli
 from study.errors import RecordError, TrialError
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.environments import judged_in, make_env
+from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.engine.sampling.lanes import evaluation_seeds
 from tests.environments import Plain
@@ -288,12 +287,3 @@ def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path)
     lines = told(file).splitlines()
     assert lines[:2] == [f"{file}: random policy", "70 random episodes of CartPole-v1, seed 10000"]
     assert lines[-1].startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
-
-
-@pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
-def test_a_policy_that_envpool_trained_is_judged_by_gymnasium(env_id: str) -> None:
-    space, config, module = build(env_id, environment__backend="envpool")
-    own, _, _ = build(env_id)
-    assert judged_in(space.evaluated_environment) == own.evaluated_environment
-    assert evaluate_module(module, space, config=config).returns == evaluate_module(module, own, config=config).returns

@@ -102,7 +102,7 @@ CONFIGS: dict[str, Callable[[], PPOConfig]] = {
 }
 
 
-def running(config: AlgorithmConfig, *, execution: Any, processes: int = 1) -> Any:
+def running(config: AlgorithmConfig, *, execution: Any) -> Any:
     spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
     found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
     spec = script_spec(
@@ -111,13 +111,12 @@ def running(config: AlgorithmConfig, *, execution: Any, processes: int = 1) -> A
         budget={"env_steps": 400 * ITERATIONS},
         runner="stock",
         learner="rllib",
-        resources={"emulation_processes": processes},
     )
     asked = trials.asked(runnable(spec, {"num_env_runners": NUM_RUNNERS}), seed=5, execution=execution)
     return trials.running(TrialConfig(spec=spec, started=asked, script=pickled(config)))
 
 
-def trained(name: str, *, execution: str, processes: int = 1) -> dict[str, Any]:
+def trained(name: str, *, execution: str) -> dict[str, Any]:
     """Return what the first iteration sampled, RLlib's metrics of it and of later ones, the weights after the last."""
     sampled: list[Any] = []
     with pytest.MonkeyPatch.context() as patched:
@@ -128,7 +127,7 @@ def trained(name: str, *, execution: str, processes: int = 1) -> dict[str, Any]:
             return update(algorithm, episodes)
 
         patched.setattr(Phases, "_update", noted)
-        with running(CONFIGS[name](), execution=execution, processes=processes) as trial:
+        with running(CONFIGS[name](), execution=execution) as trial:
             algorithm = trial._algorithm
             results = [algorithm.train() for _ in range(ITERATIONS)]
             learnt = algorithm.learner_group.get_state(components="learner/rl_module")["learner"]["rl_module"]
@@ -172,25 +171,24 @@ def differences(name: str, hosted: dict[str, Any]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_hosted_runners_do_what_real_ones_do(name: str, processes: int) -> None:
+def test_hosted_runners_do_what_real_ones_do(name: str) -> None:
     assert len(real(name)["episodes"]) >= 8 or name == "unknown step"
-    assert differences(name, trained(name, execution="emulated", processes=processes)) == set()
+    assert differences(name, trained(name, execution="emulated")) == set()
 
 
 # --- a trial -------------------------------------------------------------------------------------------------------
 
 
 def test_a_trial_says_what_it_hosts() -> None:
-    with running(with_filter(), execution="emulated", processes=2) as trial:
+    with running(with_filter(), execution="emulated") as trial:
         assert isinstance(trial, TrialRun)
         results = play(trial)
     (built,) = of_kind(results, "trial_built")
     effective = built.effective
     assert (effective["num_env_runners"], effective["num_envs_per_env_runner"]) == (NUM_RUNNERS, 2)
-    assert (effective["runner_class"], effective["num_sampling_processes"]) == ("StockEnvRunner", 2)
-    assert [place["runners"] for place in built.placement] == [[], [1, 2], [3, 4]]
+    assert (effective["runner_class"], effective["num_sampling_processes"]) == ("StockEnvRunner", 1)
+    assert [place["runners"] for place in built.placement] == [[1, 2, 3, 4]]
     for record in of_kind(results, "iteration"):
         assert record.metrics["num_healthy_env_runners"] == NUM_RUNNERS
     assert results[-1].policy

@@ -32,7 +32,7 @@ ALLOWED = {
     "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
     "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled
     "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
-    "study/trial/engine/sampling/hosted_runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
+    "study/trial/engine/sampling/runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
 }
 """Module -> what it may do of what could run a file's content, each with its reason."""
 CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}

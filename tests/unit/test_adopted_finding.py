@@ -132,7 +132,7 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path, monkeypatch
     )
     assert found.variables == {"DIFFICULTY": "hard", "LEVEL": "3", "OF_A_MODULE": "yes"}
     assert found.paths == (str(elsewhere.parent), str(tmp_path))
-    assert {(each.name, *each.paths) for each in found.modules} >= {("beside", beside), ("elsewhere", elsewhere)}
+    assert {(each.name, each.path) for each in found.modules} >= {("beside", beside), ("elsewhere", elsewhere)}
     assert found.environment["PYTHONPATH"].startswith(f"{elsewhere.parent}:{tmp_path}")
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from study.trial.engine.extensions import RewardScale
-from study.trial.engine.learning.batches import Fragments, generalised_advantages
+from study.trial.engine.learning.fused_learner import Fragments, generalised_advantages
 
 NUMBERS = st.floats(-100, 100)
 FRAGMENTS = st.lists(

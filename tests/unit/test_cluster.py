@@ -1,6 +1,5 @@
 """Which Ray a study joins, the shape of a private one, and the watch over its servers."""
 
-import os
 import re
 import socket
 import threading
@@ -10,7 +9,7 @@ import pytest
 from study.designs.registry import private_shape
 from study.errors import ClusterError
 from study.machine import cluster
-from study.machine.cluster import check_address, environment, resolve_address, watching_ray
+from study.machine.cluster import check_address, resolve_address, watching_ray
 from study.machine.host import this_node
 from tests.spaces import spec
 
@@ -66,15 +65,6 @@ def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_re
     assert emulated.num_cpus == here.physical_cpus
 
 
-def test_variables_are_set_and_unset_for_a_while(monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    with pytest.raises(ZeroDivisionError), environment({"RAY_ADDRESS": None, "RAY_AUTH_MODE": "token"}):
-        assert ("RAY_ADDRESS" in os.environ, os.environ["RAY_AUTH_MODE"]) == (False, "token")
-        _ = 1 / 0
-    assert (os.environ["RAY_ADDRESS"], "RAY_AUTH_MODE" in os.environ) == ("auto", False)
-
-
 @pytest.fixture
 def soon(monkeypatch):
     monkeypatch.setattr(cluster, "PERIOD_S", 0.05)
@@ -101,12 +91,3 @@ def test_a_server_that_goes_away_is_reported_once_and_by_name(soon):
             reported.clear()
             assert not reported.wait(1)
     assert said == [f"the head ({place}) has not answered for 0.5 s"]
-
-
-def test_a_watch_that_has_ended_reports_nothing(soon):
-    reported = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        place = address_of(server)
-    with watching_ray({"the head": place}, lambda why: reported.set()):
-        pass
-    assert not reported.wait(1)

@@ -244,22 +244,6 @@ def test_what_envpool_cannot_make_is_refused_in_one_line(env_id, kwargs, where, 
     assert (place, words in text, "\n" in text) == (f"environment.{where}", True, False), text
 
 
-@needs_envpool
-def test_one_environment_of_envpool_can_be_seeded_again() -> None:
-    env = make_env(pooled("Acrobot-v1", max_episode_steps=4))
-
-    def episode(seed: int | None) -> list[float]:
-        return [env.reset(seed=seed)[0].tolist(), *(env.step(0)[0].tolist() for _ in range(4))]
-
-    first, following, again, other = episode(1), episode(None), episode(1), episode(2)
-    assert first == again
-    assert first != following
-    assert first != other
-    episode(1)
-    assert episode(None) == following
-    assert make_env(pooled("Acrobot-v1")).reset()[0].shape == (6,)
-
-
 @pytest.mark.parametrize(
     ("shape", "filters", "words"),
     [

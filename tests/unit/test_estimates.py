@@ -76,7 +76,7 @@ def test_planted_times_come_back():
 
 def test_the_arms_have_the_values_and_intervals_of_the_certificate(studies, certificate):
     study = studies["example_study"]
-    quantities = {"score": "score", "cpu_s_spent": "cpu_s_spent"}
+    quantities = {"solved_share": "solve_rate", "score": "score", "cpu_s_spent": "cpu_s_spent"}
     quantities["final_return"] = "iqm_final_return"
     (chosen,) = (arm for arm in certificate["arms"].values() if (arm["name"], arm["scale"]) == ("winner", 46))
     for quantity, name in quantities.items():

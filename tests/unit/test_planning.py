@@ -79,10 +79,8 @@ def test_a_real_trial_reserves_for_the_main_process_every_runner_and_every_learn
     assert bundles(spec(resources__num_gpus_per_learner=1), 1, "real") == [{"CPU": 1, "GPU": 1}, {"CPU": 1}]
 
 
-@pytest.mark.parametrize(("wanted", "scale", "expected"), [(1, 4, 0), (3, 4, 3), (3, 2, 2), (3, 1, 0)])
-def test_an_emulated_trial_reserves_for_the_processes_that_step_lanes_not_for_runners(wanted, scale, expected):
-    space = spec(resources__emulation_processes=wanted, resources__num_cpus_per_env_runner=2)
-    assert bundles(space, scale, "emulated") == [{"CPU": 1}] + [{"CPU": 2}] * expected
+def test_an_emulated_trial_reserves_for_the_main_process_alone():
+    assert bundles(spec(resources__num_cpus_per_env_runner=2), 4, "emulated") == [{"CPU": 1}]
 
 
 def test_the_memory_of_a_trial_holds_lanes_learner_batch_and_network():
@@ -92,7 +90,6 @@ def test_the_memory_of_a_trial_holds_lanes_learner_batch_and_network():
     assert memory(1, "emulated") == [901]  # two lanes for each runner
     assert memory(1000, "emulated") == [1500]
     assert memory(1000, "emulated", learner="rllib") == [1300]  # without JAX
-    assert memory(1000, "emulated", resources__emulation_processes=2) == [900, 600, 600]
     assert memory(1, "real", resources__num_learners=1) == [700, 300, 900]  # the program is where the learner is
     for changes, kb_per_step in (({}, 1.2), ({"model__conv_net": "nature"}, 500)):
         small, large = (
@@ -211,7 +208,6 @@ def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
         return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
 
     assert reuses(execution="emulated")
-    assert not reuses(execution="emulated", resources__emulation_processes=2)  # runners come and go
     assert not reuses(execution="real")
     assert reuses(execution="auto")  # one scale of three would have room: all are emulated
     assert not reuses(cores=3, execution="auto")  # one runner and two are real
@@ -257,7 +253,6 @@ def test_guesses_follow_what_costs_time():
 
     assert seconds(scale=1) > seconds(scale=4)
     assert seconds(runner="stock") > seconds(learner="rllib") > seconds()
-    assert seconds(execution="emulated", resources__emulation_processes=4) < seconds(execution="emulated")
     # Ten more milliseconds for each of a million steps, four runners side by side.
     assert seconds(environment__step_wait_ms=10) - seconds() == pytest.approx(1_000_000 * 0.010 / 4)
     assert seconds(environment__step_wait_ms=10, execution="emulated") == seconds(execution="emulated")

@@ -176,7 +176,6 @@ KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "parameters.train_batch_size: 333"),  # the batched runner fills any batch to the step
     (SEARCH, "environment.backend: envpool, parameters.train_batch_size: [200, 800]"),
     (SEARCH, "runner: stock, learner: rllib"),
-    (SEARCH, "resources.emulation_processes: 64"),
     (SEARCH, "resources.num_learners: 3, parameters.minibatch_size: 63"),
     (SEARCH, "resources.num_gpus_per_learner: 0.25"),
     (SEARCH, "search.num_trials: 3, search.baselines: [{name: a, parameters: {lr: 0.01}}]"),

@@ -40,8 +40,6 @@ def test_an_emulated_trial_says_so_whatever_the_cores():
     assert start(scale=46, execution="emulated") == Label(
         timing="emulated", reason="lanes of 46 runners stepped in 1 process"
     )
-    more = start(scale=46, execution="emulated", resources__emulation_processes=3)
-    assert more.reason == "lanes of 46 runners stepped in 3 processes"
 
 
 def test_an_overclaimed_node_among_several_is_not_measured():

@@ -16,7 +16,6 @@ from gymnasium.wrappers.utils import RunningMeanStd
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import Learner
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
@@ -59,18 +58,17 @@ def install(config: Any) -> None:
     names = told(config)
     if names and config.is_multi_agent:
         raise ValueError(f"{', '.join(names)}: needs an environment of one agent")
-    if {*names} & {*OF_LEARNER} and not issubclass(config.learner_class, Extended):
+    if {*names} & {*OF_LEARNER} and not issubclass(config.learner_class, ExtendedPPOTorchLearner):
         if config.learner_class is not PPOTorchLearner:
             raise ValueError(f"{', '.join(names)}: needs RLlib's own learner of PPO, got {config.learner_class}")
         config.learners(learner_class=ExtendedPPOTorchLearner)
     if "normalize_rewards" in names:
         if config.num_learners > 1:
             raise ValueError("normalize_rewards: needs one learner, which sees all rewards")
-        if issubclass(config.learner_class, ExtendedPPOTorchLearner):
+        if config.learner_class is ExtendedPPOTorchLearner:
             if config._learner_connector is not None:
                 raise ValueError("normalize_rewards: the learner has connectors of its own")
-            scaled = functools.partial(ScaledRewards, gamma=config.gamma, num_lanes=num_lanes_in_order(config))
-            config.learners(learner_connector=scaled)
+            config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))
     if "normalize_observations" in names:
         if config._env_to_module_connector not in (None, normalized_observations):
             raise ValueError("normalize_observations: the runners have connectors of their own")
@@ -103,7 +101,7 @@ class ObservationStatistics:
 
     Attributes:
         base: Count, mean and variance, shapes (), (*shape,), (*shape,).
-        added: The same of each runner since then, shapes (runners,), (runners, *shape), (runners, *shape).
+        added: The same of each runner since then, shapes (runners, 1, …), (runners, *shape), (runners, *shape).
     """
 
     def __init__(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
@@ -112,51 +110,32 @@ class ObservationStatistics:
         self._forget()
 
     def _forget(self) -> None:
-        shape = (self._num_runners, *self.base[1].shape)
-        self.added = np.zeros(self._num_runners), np.zeros(shape), np.zeros(shape)
+        shape = self.base[1].shape
+        self.added = [np.zeros((self._num_runners, *each)) for each in ((1,) * len(shape), shape, shape)]
 
-    def update(self, rows: Any, *, first: int = 0) -> None:
-        """Learn from observations of some runners, shape (runners, lanes, *shape), beginning with runner `first`."""
-        own, each = slice(first, first + len(rows)), rows.shape[1]
-        new = np.float64(each), rows.mean(axis=1, dtype=np.float64), rows.var(axis=1, dtype=np.float64)
-        known = tuple(part[own] for part in self.added)
-        tail = (slice(None), *[None] * (rows.ndim - 2))
-        before = known[0][tail], known[1], known[2]
-        total = before[0] + new[0]
-        shift = new[1] - before[1]
-        squares = before[2] * before[0] + new[2] * each + shift**2 * before[0] * each / total
-        self.added[0][own] += each
-        self.added[1][own] += shift * each / total
-        self.added[2][own] = squares / total
+    def update(self, rows: Any, *, lanes: int | None = None) -> None:
+        """Learn from observations of the first lanes, shape (rows, *shape), `lanes` of which are of one runner."""
+        lanes = lanes or len(rows)
+        whole = len(rows) // lanes
+        shaped = rows[: whole * lanes].reshape(whole, lanes, *rows.shape[1:])
+        for first, part in ((0, shaped), (whole, rows[None, whole * lanes :])):
+            if part.size:
+                own = slice(first, first + len(part))
+                seen = part.shape[1], part.mean(axis=1, dtype=np.float64), part.var(axis=1, dtype=np.float64)
+                known = self.added[0][own], self.added[1][own], self.added[2][own]
+                for all_runners, new in zip(self.added, merged(known, seen), strict=True):
+                    all_runners[own] = new
 
-    def update_lanes(self, rows: Any, *, num_lanes: int) -> None:
-        """Learn from observations of the first lanes, shape (lanes, *shape), `num_lanes` of them for each runner."""
-        whole, rest = divmod(len(rows), num_lanes)
-        if whole:
-            self.update(rows[: whole * num_lanes].reshape(whole, num_lanes, *rows.shape[1:]))
-        if rest:
-            self.update(rows[None, whole * num_lanes :], first=whole)
-
-    def moments_of_lanes(self, *, num_lanes: int) -> tuple[Any, Any]:
-        """Return mean and variance by which each lane's observations are normalised, shape (lanes, *shape)."""
-        mean, variance = self.moments(slice(None))
-        return np.repeat(mean, num_lanes, axis=0), np.repeat(variance, num_lanes, axis=0)
-
-    def moments(self, runner: int | slice = 0) -> tuple[Any, Any]:
-        """Return mean and variance by which a runner normalises now."""
-        counts, means, variances = (part[runner] for part in self.added)
-        if isinstance(runner, slice):
-            counts = counts[(slice(None), *[None] * (means.ndim - 1))]
-        _, mean, variance = merged(self.base, (counts, means, variances))
+    def moments(self, *, lanes: int = 1) -> tuple[Any, Any]:
+        """Return mean and variance by which each lane's observations are normalised now, shape (lanes, *shape)."""
+        _, *moments = merged(self.base, (self.added[0], self.added[1], self.added[2]))
+        mean, variance = (np.repeat(each, lanes, axis=0) for each in moments)
         return mean, variance
-
-    def normalized(self, rows: Any, runner: int = 0) -> Any:
-        """Return observations of one runner, shape (rows, *shape), in units of their deviation."""
-        return scaled_by(rows, *self.moments(runner))
 
     def state(self) -> dict[str, Any]:
         """Return what `set_state` takes."""
-        return {"base": list(self.base), "added": [each.copy() for each in self.added]}
+        count, *moments = self.added
+        return {"base": list(self.base), "added": [count.reshape(-1).copy(), *(each.copy() for each in moments)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take a state of runners that are as many, or a merged one."""
@@ -164,7 +143,7 @@ class ObservationStatistics:
         self.base = float(count), np.asarray(mean), np.asarray(variance)
         self._forget()
         if "added" in state and len(state["added"][0]) == self._num_runners:
-            self.added = tuple(np.array(each) for each in state["added"])  # type: ignore[assignment]
+            self.added = [np.array(new).reshape(old.shape) for new, old in zip(state["added"], self.added, strict=True)]
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the state that adds what all runners have seen to the base; their order has no influence."""
@@ -189,12 +168,11 @@ class NormalizedObservations(ConnectorV2):
     """
 
     _update_stats = True
+    _statistics: ObservationStatistics | None = None
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         """Return the space of what comes out."""
         return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
-
-    _statistics: ObservationStatistics | None = None
 
     @property
     def statistics(self) -> ObservationStatistics:
@@ -213,8 +191,8 @@ class NormalizedObservations(ConnectorV2):
         rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
         counted = rows[[not episode.is_done for episode in episodes]]
         if self._update_stats and len(counted):
-            self.statistics.update(counted[None])
-        for episode, row in zip(episodes, self.statistics.normalized(rows), strict=True):
+            self.statistics.update(counted)
+        for episode, row in zip(episodes, scaled_by(rows, *self.statistics.moments()), strict=True):
             episode.set_observations(at_indices=-1, new_data=row)
             episode.observation_space = self.observation_space
         return batch
@@ -256,15 +234,14 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 class RewardScale:
-    """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
+    """Divides the rewards of a batch by the deviation of the discounted returns up to its end.
 
-    It belongs to the learner, which sees all of them. Where it knows which lane each reward is of, every reward is
-    divided by the deviation at its own step, as there; else by that at the end of the batch.
+    Stable-Baselines3's `VecNormalize` divides each by the deviation at its own step. The scale belongs to the learner,
+    which sees all rewards.
     """
 
-    def __init__(self, gamma: float, *, num_lanes: int | None = None) -> None:
-        """Begin; `num_lanes`: episodes come lane by lane, of so many lanes with equal shares of a batch."""
-        self._gamma, self._num_lanes = gamma, num_lanes
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
         self._returns = RunningMeanStd()
         self._discounted: dict[str, float] = {}
         """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
@@ -286,28 +263,9 @@ class RewardScale:
             now[name] = float(discounted[-1])
             returns.append(discounted)
         self._discounted = now
-        deviations = self._deviations(returns)
-        return [
-            np.clip(piece / deviation, -_LARGEST, _LARGEST)
-            for piece, deviation in zip(rewards, deviations, strict=True)
-        ]
-
-    def _deviations(self, returns: list[Any]) -> list[Any]:
-        """Return the deviation by which each reward is divided, of each piece."""
-        starts = None if self._num_lanes is None else _starts([len(piece) for piece in returns], self._num_lanes)
-        if starts is None:
-            self._returns.update(np.concatenate(returns))
-            return [np.sqrt(self._returns.var + _EPSILON)] * len(returns)
-        by_step: list[list[float]] = [[] for _ in range(max(map(sum, zip(starts, map(len, returns), strict=True))))]
-        for start, piece in zip(starts, returns, strict=True):
-            for step, value in enumerate(piece, start):
-                by_step[step].append(value)
-        found = []
-        for values in by_step:
-            self._returns.update(np.array(values))
-            found.append(np.sqrt(self._returns.var + _EPSILON))
-        deviations = np.array(found)
-        return [deviations[start : start + len(piece)] for start, piece in zip(starts, returns, strict=True)]
+        self._returns.update(np.concatenate(returns))
+        deviation = np.sqrt(self._returns.var + _EPSILON)
+        return [np.clip(piece / deviation, -_LARGEST, _LARGEST) for piece in rewards]
 
     def state(self) -> dict[str, Any]:
         """Return what `set_state` takes."""
@@ -321,38 +279,12 @@ class RewardScale:
         self._discounted = dict(state["discounted"])
 
 
-def _starts(lengths: Sequence[int], num_lanes: int) -> list[int] | None:
-    """Return at which step of its lane each piece begins; None where pieces do not fill lane after lane.
-
-    The first lanes have a step more than the others where a batch is no multiple of the lanes.
-    """
-    share, extra = divmod(sum(lengths), num_lanes)
-    ends = iter([share + 1] * extra + [share] * (num_lanes - extra))
-    found, at, end = [], 0, next(ends)
-    for length in lengths:
-        if at == end:
-            at, end = 0, next(ends)
-        found.append(at)
-        at += length
-        if at > end:
-            return None
-    return found
-
-
-def num_lanes_in_order(config: Any) -> int | None:
-    """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
-    if not getattr(config.env_runner_cls, "in_lane_order", False):
-        return None
-    layout = getattr(config, "lane_layout", None)
-    return int(layout.num_lanes if layout else max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
-
-
 class ScaledRewards(ConnectorV2):
     """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
 
-    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
+    def __init__(self, *spaces: Any, gamma: float, **options: Any) -> None:
         super().__init__(*spaces, **options)
-        self.scale = RewardScale(gamma, num_lanes=num_lanes)
+        self.scale = RewardScale(gamma)
 
     def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Replace the rewards of the episodes, which the pieces behind this one read.
@@ -371,19 +303,26 @@ class ScaledRewards(ConnectorV2):
 # --- the learner -----------------------------------------------------------------------------------------------------
 
 
-class Extended(Learner):
-    """What every learner with extensions has; goes before RLlib's, whose loss a subclass changes.
+class ExtendedPPOTorchLearner(PPOTorchLearner):
+    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers.
 
     Attributes:
         clip_share: Share of `clip_param` that holds in this iteration.
         reward_scale: Of a learner that scales rewards by itself.
     """
 
+    _learns_from_connectors = True
+    """Whether advantages come from RLlib's connectors, one of which scales the rewards."""
+
     def build(self) -> None:
         """Build as RLlib does."""
         self.clip_share = 1.0
         self.reward_scale: RewardScale | None = None
+        self._changed: dict[float, Any] = {}
         super().build()
+        connectors = self._learner_connector if self._learns_from_connectors else None
+        if told_of(self.config, "vf_clip_range") and connectors is not None:
+            connectors.append(OldValues())
 
     def _make_module(self) -> Any:
         """Return the module, with weights as told."""
@@ -412,10 +351,8 @@ class Extended(Learner):
             module_id=module_id, optimizer=self._optimizer(groups), params=parameters, lr_or_lr_schedule=config.lr
         )
 
-    @property
-    def _has_own_optimizer(self) -> bool:
-        """Whether it is not Adam."""
-        return False
+    _has_own_optimizer = False
+    """Whether it is not Adam."""
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)
@@ -465,42 +402,6 @@ class Extended(Learner):
             if self._scale is not None and own["rewards"] is not None:
                 self._scale.set_state(own["rewards"])
 
-
-def orthogonal(module: Any, *, seed: int | None) -> None:
-    """Give a module of PPO orthogonal weights: gain sqrt(2), 0.01 in the policy's last layer, 1 in the value's."""
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    gains: dict[int, float] = {}
-    for head, gain in ((module.pi, _POLICY_GAIN), (getattr(module, "vf", None), _VALUE_GAIN)):
-        layers = [each for each in head.modules() if isinstance(each, torch.nn.Linear)] if head is not None else []
-        gains |= {id(each): gain for each in layers[-1:]}
-    for layer in module.modules():
-        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
-            torch.nn.init.orthogonal_(layer.weight, gains.get(id(layer), _HIDDEN_GAIN), generator)
-            if layer.bias is not None:
-                torch.nn.init.zeros_(layer.bias)
-
-
-class OldValues(ConnectorV2):
-    """Adds the values before the update, which RLlib leaves out; goes behind its advantages."""
-
-    @torch.no_grad()
-    def __call__(self, *, rl_module: Any, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Add a column to each module's batch."""
-        for module_id, columns in batch.items():
-            columns[_OLD_VALUES] = rl_module[module_id].compute_values(columns)
-        return batch
-
-
-class ExtendedPPOTorchLearner(Extended, PPOTorchLearner):
-    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers."""
-
-    def build(self) -> None:
-        """Build as RLlib does."""
-        super().build()
-        self._changed: dict[float, Any] = {}
-        if told_of(self.config, "vf_clip_range") and self._learner_connector is not None:
-            self._learner_connector.append(OldValues())
-
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any:
         """Return the loss of a minibatch."""
         mask, reach = batch.get(Columns.LOSS_MASK), told_of(self.config, "vf_clip_range")
@@ -537,3 +438,28 @@ class ExtendedPPOTorchLearner(Extended, PPOTorchLearner):
                 changed.vf_loss_coeff = 0.0  # the value loss is added behind it
             self._changed = {self.clip_share: changed}
         return self._changed[self.clip_share]
+
+
+def orthogonal(module: Any, *, seed: int | None) -> None:
+    """Give a module of PPO orthogonal weights: gain sqrt(2), 0.01 in the policy's last layer, 1 in the value's."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    gains: dict[int, float] = {}
+    for head, gain in ((module.pi, _POLICY_GAIN), (getattr(module, "vf", None), _VALUE_GAIN)):
+        layers = [each for each in head.modules() if isinstance(each, torch.nn.Linear)] if head is not None else []
+        gains |= {id(each): gain for each in layers[-1:]}
+    for layer in module.modules():
+        if isinstance(layer, (torch.nn.Linear, torch.nn.Conv2d)):
+            torch.nn.init.orthogonal_(layer.weight, gains.get(id(layer), _HIDDEN_GAIN), generator)
+            if layer.bias is not None:
+                torch.nn.init.zeros_(layer.bias)
+
+
+class OldValues(ConnectorV2):
+    """Adds the values before the update, which RLlib leaves out; goes behind its advantages."""
+
+    @torch.no_grad()
+    def __call__(self, *, rl_module: Any, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Add a column to each module's batch."""
+        for module_id, columns in batch.items():
+            columns[_OLD_VALUES] = rl_module[module_id].compute_values(columns)
+        return batch

@@ -3,10 +3,8 @@
 A Gymnasium id, `module:Class` of the user's own, or an EnvPool task (`envpool_envs`).
 """
 
-import contextlib
 import copy
 import difflib
-import functools
 import importlib
 import time
 from collections.abc import Callable, Sequence
@@ -125,28 +123,6 @@ def _find(env_id: str) -> Any:
     near = difflib.get_close_matches(name, dir(module), n=1)
     fix = f"Did you mean '{module_name}:{near[0]}'?" if near else "Name a class of that module."
     raise Unusable(where=ID, rule=f"module '{module_name}' has no '{name}'", fix=fix)
-
-
-def judged_in(spec: EnvironmentSpec) -> EnvironmentSpec:
-    """Return the environment in which a policy is judged that is trained in the given one.
-
-    EnvPool's tasks are other implementations. Where Gymnasium has the same task, policies are judged by Gymnasium's, so
-    that returns mean the same whoever stepped the training. Arguments and limits are the space's.
-    """
-    if spec.backend != "envpool" or spec.kwargs or spec.id not in gymnasium.registry:
-        return spec
-    alike = _spaces(spec.id, "gymnasium") == _spaces(spec.id, "envpool")
-    return spec.model_copy(update={"backend": "gymnasium"}) if alike else spec
-
-
-@functools.lru_cache(maxsize=8)
-def _spaces(env_id: str, backend: str) -> tuple[str, ...]:
-    """Return the spaces of a task, shortly; the backend alone where it cannot make the task."""
-    try:
-        with contextlib.closing(make_env(EnvironmentSpec.model_validate({"id": env_id, "backend": backend}))) as env:
-            return str(env.observation_space.shape), str(env.action_space)
-    except Exception:  # noqa: BLE001 (what a constructor raises where a package or a library is missing)
-        return (backend,)
 
 
 def make_lane_envs(

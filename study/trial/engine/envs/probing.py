@@ -118,10 +118,7 @@ class Spaces:
 def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Spaces:
     """Make one environment, reset it, take one step and close it; messages name the file `source_name`.
 
-    Args:
-        spec: The environment.
-        source_name: The space file.
-        apart: Whether somebody's own environment is tried in a process of its own.
+    With `apart` somebody's own environment is tried in a process of its own.
 
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
@@ -219,11 +216,7 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
 
 
 def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
-    """Refuse convolutions for vectors, and images for which nobody has named convolutions.
-
-    Raises:
-        SpaceError: Names `model.conv_filters` or `model.conv_net`, or `environment.id` where channels come first.
-    """
+    """Raise a `SpaceError` for convolutions over vectors, and for images for which nobody has named convolutions."""
     shape = spaces.observation_space.shape
     if len(shape) != 3:
         for name in ("conv_net", "conv_filters"):
@@ -318,11 +311,8 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
     """Find out whether environments that `make` makes, for one agent, may share a process.
 
     The first `STEPS` steps of a seeded environment, as many as it plays in `CHECK_S`, are played alone and again beside
-    a second environment that is seeded differently. Where they differ, they are played alone once more.
-
-    Args:
-        make: Makes an environment.
-        apart: Whether each play has a process of its own, to which `make` is pickled; else all are played here.
+    a second environment that is seeded differently. Where they differ, they are played alone once more. With `apart`
+    each play has a process of its own, to which `make` is pickled.
     """
 
     def play(beside: bool, steps: int, limit_s: float) -> list[bytes]:

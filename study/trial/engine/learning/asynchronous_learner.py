@@ -26,21 +26,17 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment.
-
-    Attributes:
-        busy_s: Seconds of updates.
-        num_updates: Updates.
-        lags: Sum over the updates of the mean number of updates since the policy that sampled was learnt.
-        losses: What the last update logged, by our names; what the algorithm lacks is left out.
-        failure: What an update raised, after which nothing is learnt.
-    """
+    """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment."""
 
     busy_s: float = 0.0
+    """Seconds of updates."""
     num_updates: int = 0
     lags: float = 0.0
+    """Sum over the updates of the mean number of updates since the policy that sampled was learnt."""
     losses: Mapping[str, Any] = field(default_factory=dict)
+    """What the last update logged, by our names; what the algorithm lacks is left out."""
     failure: str = ""
+    """What an update raised, after which nothing is learnt."""
 
 
 class CountingLearner(Learner):

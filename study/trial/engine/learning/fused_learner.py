@@ -8,21 +8,23 @@ same losses, divergence control, clipping and advantages, in the same modules, w
 import logging
 import math
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Discrete
 from ray.rllib.algorithms.ppo import PPOConfig
-from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics import (
     MODULE_TRAIN_BATCH_SIZE_MEAN,
     NUM_ENV_STEPS_TRAINED,
@@ -37,14 +39,9 @@ from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.records.files import check_own
 from study.trial.engine.envs.lane_envs import are_trainable
-from study.trial.engine.extensions import Extended, RewardScale, num_lanes_in_order, told_of
-from study.trial.engine.learning.batches import (
-    Fragments,
-    gather_fragments,
-    generalised_advantages,
-    minibatch_indices,
-)
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, RewardScale, told_of
 
+FloatArray = npt.NDArray[np.float64]
 _LOGGER = logging.getLogger(__name__)
 _ACTIVATIONS = ("relu", "tanh", "silu", "swish", "linear")
 _ROWS_PER_FORWARD = 4096
@@ -53,6 +50,109 @@ _MIN_STD = 1e-4
 """RLlib divides advantages by no smaller standard deviation."""
 _RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
 """Of Stable-Baselines3's A2C, with which arXiv 2205.09123 compares PPO."""
+
+
+# --- what an update learns from: a fragment is a piece of one episode ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fragments:
+    """What the episodes contain, one fragment behind the other in every array.
+
+    Attributes:
+        episode_ids: Of each fragment.
+        observations: Before each step, then the last one of each fragment; shape (steps + fragments, numbers).
+        actions: Shape (steps, …).
+        rewards: Shape (steps,).
+        lengths: Steps of each fragment, shape (fragments,), > 0, with sum `steps`.
+        terminated: Whether the episode terminated with the fragment's last step, shape (fragments,).
+    """
+
+    episode_ids: tuple[str, ...]
+    observations: npt.NDArray[Any]
+    actions: npt.NDArray[Any]
+    rewards: FloatArray
+    lengths: npt.NDArray[np.int64]
+    terminated: npt.NDArray[np.bool_]
+
+
+def gather_fragments(episodes: Sequence[SingleAgentEpisode]) -> Fragments:
+    """Gather the episodes' arrays, whose lookback buffers hold steps of earlier batches, into new ones.
+
+    Raises:
+        ValueError: There is no step.
+    """
+    filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
+    if not filled:
+        raise ValueError("episodes: must hold at least one step, got none.")
+    observations = [_own(episode.observations) for episode in filled]
+    return Fragments(
+        episode_ids=tuple(episode.id_ for episode in filled),
+        observations=np.concatenate([*(each[:-1] for each in observations), *(each[-1:] for each in observations)]),
+        actions=np.concatenate([_own(episode.actions) for episode in filled]),
+        rewards=np.concatenate([_own(episode.rewards) for episode in filled], dtype=np.float64, casting="unsafe"),
+        lengths=np.array([len(episode) for episode in filled], dtype=np.int64),
+        terminated=np.array([episode.is_terminated for episode in filled], dtype=np.bool_),
+    )
+
+
+def _own(buffer: InfiniteLookbackBuffer) -> npt.NDArray[Any]:
+    """Return a buffer's content behind its lookback, as a view."""
+    content: npt.NDArray[Any] = buffer.data[buffer.lookback :]
+    return content
+
+
+def generalised_advantages(
+    fragments: Fragments, values: FloatArray, *, gamma: float, lambda_: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the advantage of every step, and of every row that RLlib appends; a step's target adds its value.
+
+    A_t = d_t + gamma lambda A_(t+1), with d_t = r_t + gamma V(s_(t+1)) - V(s_t). A fragment's last step has no A_(t+1);
+    its V(s_(t+1)) is that of the last observation, and zero where the episode terminated. RLlib appends a row to each
+    fragment, which repeats the last observation with reward zero and neither ends nor is cut, so that the recursion
+    runs on into the *next* fragment. No loss sees these rows, but RLlib standardises over them too.
+
+    Args:
+        fragments: The steps.
+        values: V of each of the fragments' observations, in return units, shape (steps + fragments,).
+        gamma: Discount factor in [0, 1].
+        lambda_: Weight of longer returns in [0, 1].
+
+    Returns:
+        Advantages in return units, shapes (steps,) and (fragments,).
+
+    Source: Schulman et al. 2016, arXiv:1506.02438, equation 16; `GeneralAdvantageEstimation` of RLlib 2.60.
+    """
+    steps, appended = len(fragments.rewards), np.cumsum(fragments.lengths + 1) - 1
+    is_step = np.ones(len(values), dtype=np.bool_)
+    is_step[appended] = False
+    own, rewards = np.empty(len(values)), np.zeros(len(values))
+    own[is_step], own[appended], rewards[is_step] = values[:steps], values[steps:], fragments.rewards
+    last, following = appended - 1, np.append(own[1:], 0.0)
+    following[last[fragments.terminated]] = 0.0
+    decay = np.full(len(values), gamma * lambda_)
+    decay[last] = 0.0
+    # A loop over Python floats is an order of magnitude faster than one over array elements.
+    advantages = (rewards + gamma * following - own).tolist()
+    running, factors = 0.0, decay.tolist()
+    for row in range(len(advantages) - 1, -1, -1):
+        advantages[row] = running = advantages[row] + factors[row] * running
+    return np.array(advantages)[is_step], np.array(advantages)[appended]
+
+
+def minibatch_indices(
+    steps: int, *, size: int, count: int, generator: np.random.Generator | None
+) -> npt.NDArray[np.int32]:
+    """Return the rows of each minibatch, shape (count, size), going through the steps again and again.
+
+    As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
+    The `generator` makes an order for every epoch; None keeps the given order.
+    """
+    orders = [
+        np.arange(steps) if generator is None else generator.permutation(steps)
+        for _ in range(math.ceil(count * size / steps))
+    ]
+    return np.concatenate(orders)[: count * size].reshape(count, size).astype(np.int32)
 
 
 def fused_obstacle(config: PPOConfig) -> str | None:
@@ -84,11 +184,10 @@ def refusal(obstacle: str) -> TrialError:
     return TrialError(where="learner", rule="`fused` must be able to serve", got=obstacle, fix=fix)
 
 
-class FusedPPOLearner(Extended, PPOTorchLearner):
+class FusedPPOLearner(ExtendedPPOTorchLearner):
     """RLlib's PPO learner, whose minibatches are one compiled program: `fused_program`.
 
-    Weights and the optimizer's state stay in the module and its optimizer, so that checkpoints are those of RLlib's
-    learner. `fused_obstacle` says which configurations it can serve. It differs from `PPOTorchLearner` in this:
+    Checkpoints are those of RLlib's learner. It differs from `PPOTorchLearner` in this:
 
     - A minibatch holds environment steps only, none of the masked rows that RLlib appends behind each fragment.
       Advantages are standardised over RLlib's rows too, or as the configuration's attribute `standardization` says:
@@ -101,6 +200,8 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
     - A gradient that is not finite is not applied, with a warning; where the loss is not finite either, the update ends
       there and reports it. RLlib steps with zeros in place of what is not finite.
     """
+
+    _learns_from_connectors = False
 
     def build(self) -> None:
         """Build module and optimizer, and load the program.
@@ -116,6 +217,8 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
         from study.trial.engine.learning import fused_program
 
         self._program = fused_program
+        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
+        self._has_own_optimizer = getattr(self.config, "optimizer", None) == "rmsprop"
         super().build()
         config = self.config
         if config.num_learners > 0:
@@ -137,13 +240,8 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", "rllib")
         if told_of(config, "normalize_rewards"):
-            self.reward_scale = RewardScale(config.gamma, num_lanes=num_lanes_in_order(config))
+            self.reward_scale = RewardScale(config.gamma)
         self._generator = np.random.default_rng(config.seed)
-
-    @property
-    def _has_own_optimizer(self) -> bool:
-        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
-        return getattr(self.config, "optimizer", None) == "rmsprop"
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         if self._has_own_optimizer:
@@ -162,16 +260,7 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
         shuffle_batch_per_epoch: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Learn from the episodes, which are left as they are, and return RLlib's metrics.
-
-        Args:
-            training_data: What a `LearnerGroup` hands over; must hold episodes.
-            episodes: The same, without a `LearnerGroup`.
-            timesteps: Lifetime counts for RLlib's schedules, steps.
-            num_total_minibatches: Minibatches over all epochs; 0 derives them from `num_epochs`.
-            num_epochs: How often every step is learnt from.
-            minibatch_size: Steps per gradient; None takes all of them, in order.
-            shuffle_batch_per_epoch: Whether every epoch has an order of its own.
+        """Learn from the episodes, which are left as they are, and return RLlib's metrics; arguments are RLlib's.
 
         Raises:
             ValueError: There is no step to learn from.
@@ -209,14 +298,15 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
         """Return the train batch: `fused_program.Columns`."""
         config, steps = self.config, len(fragments.rewards)
         if self.reward_scale is not None:
-            rewards = np.split(fragments.rewards, np.cumsum(fragments.lengths)[:-1])
-            scaled = self.reward_scale.scaled(fragments.episode_ids, rewards)
-            fragments = replace(fragments, rewards=np.concatenate(scaled))
+            pieces = np.split(fragments.rewards, np.cumsum(fragments.lengths)[:-1])
+            scaled = np.concatenate(self.reward_scale.scaled(fragments.episode_ids, pieces))
+            fragments = replace(fragments, rewards=scaled)
         observations = np.asarray(fragments.observations, dtype=np.float32)
         outputs, predictions = self._forward(torch.from_numpy(observations))
         values = predictions.numpy().astype(np.float64)
         advantages, appended = generalised_advantages(fragments, values, gamma=config.gamma, lambda_=config.lambda_)
         targets = advantages + values[:steps]
+        old = (values[:steps],) if told_of(config, "vf_clip_range") else ()
         if self._standardization != "none" and not told_of(config, "minibatch_advantages"):
             rows = np.append(advantages, appended) if self._standardization == "rllib" else advantages
             advantages = (advantages - rows.mean()) / max(_MIN_STD, float(rows.std()))
@@ -227,11 +317,8 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
             observations=observations[:steps],
             actions=actions.astype(np.float32),
             outputs=outputs[:steps].numpy(),
-            rest=np.stack([advantages, targets, *self._old(values[:steps])], axis=1).astype(np.float32),
+            rest=np.stack([advantages, targets, *old], axis=1).astype(np.float32),
         )
-
-    def _old(self, values: Any) -> tuple[Any, ...]:
-        return (values,) if told_of(self.config, "vf_clip_range") else ()
 
     @torch.no_grad()
     def _forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
@@ -277,7 +364,8 @@ class FusedPPOLearner(Extended, PPOTorchLearner):
             minibatch_advantages=bool(told_of(self.config, "minibatch_advantages")),
             values_clipped=bool(told_of(self.config, "vf_clip_range")),
             first_of_value=len(group["params"]) if of_value else None,
-            optimizer=self._program.Optimizer(tuple(group.get("betas") or (group["alpha"],)), group["eps"]),
+            decays=tuple(group.get("betas") or (group["alpha"],)),
+            eps=group["eps"],
         )
 
     def _layers(self, part: Any, position: dict[int, int]) -> tuple[Any, ...]:

@@ -5,8 +5,7 @@ arithmetic. Here forward pass, loss, gradient, clipping and optimizer of all min
 compiles. A program is compiled once for each shape: rows and minibatches are padded to a few sizes, and coefficients
 are arguments. Compiled programs are kept in the user's cache folder, so that the next process loads them.
 
-A term of the loss is an entry of `_terms`, a setting of the optimizer one of `Optimizer` and `_stepped`. Whoever calls
-`update` has called `study.jax_private.use_one_cpu_thread` before.
+Whoever calls `update` has called `study.jax_private.use_one_cpu_thread` before.
 """
 
 import math
@@ -50,17 +49,6 @@ class Dense(NamedTuple):
     activation: str | None = None
 
 
-class Optimizer(NamedTuple):
-    """Settings that are compiled in.
-
-    `decays` are those of the moving averages, as PyTorch has them: of gradients and squares for Adam, of squares alone
-    for RMSprop.
-    """
-
-    decays: tuple[float, ...]
-    eps: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """What is compiled in: networks, distribution, which terms the loss has, and the optimizer. Hashable.
@@ -75,11 +63,12 @@ class Architecture:
         sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
         entropy: Whether the loss has an entropy bonus.
         divergence: Whether it has a term for the divergence from the old policy.
+        decays: Of the optimizer's moving averages: of gradients and squares for Adam, of squares alone for RMSprop.
+        eps: The optimizer's.
         minibatch_advantages: Whether advantages are standardised in each minibatch.
         values_clipped: Whether the value loss is the larger error of the value and of the one that moved a bounded way.
         first_of_value: Position from which on tensors are the value function's alone, with a learning rate of their
             own; None where all have one.
-        optimizer: Adam or RMSprop.
     """
 
     policy: tuple[Dense, ...]
@@ -91,10 +80,11 @@ class Architecture:
     sizes: tuple[int, ...] | None
     entropy: bool
     divergence: bool
-    optimizer: Optimizer
-    minibatch_advantages: bool = False
-    values_clipped: bool = False
-    first_of_value: int | None = None
+    decays: tuple[float, ...]
+    eps: float
+    minibatch_advantages: bool
+    values_clipped: bool
+    first_of_value: int | None
 
 
 class Coefficients(NamedTuple):
@@ -115,20 +105,19 @@ class Coefficients(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The train batch, single precision, shape (steps, …) each.
-
-    `actions` of a categorical policy are positions among the outputs, `outputs` are the policy's before the update, and
-    `rest` is (advantage, value target), and the value before the update where `values_clipped`.
-    """
+    """The train batch, single precision, shape (steps, …) each."""
 
     observations: Any
     actions: Any
+    """Of a categorical policy positions among the outputs."""
     outputs: Any
+    """The policy's before the update."""
     rest: Any
+    """(advantage, value target), and the value before the update where `values_clipped`."""
 
 
 class Weights(NamedTuple):
-    """Parameters, the optimizer's moving averages in the order of `Optimizer.decays`, and the number of its steps."""
+    """Parameters, the optimizer's moving averages in the order of `decays`, and the number of its steps."""
 
     parameters: tuple[Any, ...]
     averages: tuple[tuple[Any, ...], ...]
@@ -184,10 +173,9 @@ def padded(length: int) -> int:
 
 
 class _Minibatch(NamedTuple):
-    """Rows of the train batch; `old` are the distributions' parameters before the update.
+    """Rows of the train batch, shape (numbers, rows): no array has to be transposed for a product.
 
-    All arrays have the shape (numbers, rows): then none of them has to be transposed for a product, and what is done to
-    each row is done to contiguous numbers.
+    `old` are the distributions' parameters before the update.
     """
 
     observations: Array
@@ -238,11 +226,25 @@ def _compiled(
     unseen = jnp.zeros((widths[2], rows)), jnp.zeros((rows,))
     new, result = lax.while_loop(goes_on, one, (weights, Result(zero, zero, jnp.zeros(()), jnp.zeros(()), unseen)))
     seen, values = result.statistics
-    statistics = _statistics(architecture, rows_of(result.count - 1), seen, values, coefficients)
-    return new, Result(result.count, result.skipped, result.loss, result.norm, statistics)
+    last = rows_of(result.count - 1)
+    terms = _terms(architecture, last, seen, values, coefficients)
+    statistics = {name: value.mean() for name, (_, value) in terms.items()}
+    explained = 1 - jnp.var(last.rest[1] - values, ddof=1) / (jnp.var(last.rest[1], ddof=1) + _SMALL_VARIANCE)
+    statistics["vf_explained_var"] = jnp.maximum(-1.0, explained)
+    return new, result._replace(statistics=statistics)
 
 
 # --- the loss --------------------------------------------------------------------------------------------------------
+
+
+def _loss(
+    architecture: Architecture, parameters: Sequence[Array], batch: _Minibatch, coefficients: Coefficients
+) -> tuple[Array, tuple[Array, Array]]:
+    """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
+    new, values = _forward(architecture, parameters, batch.observations)
+    terms = _terms(architecture, batch, new, values, coefficients)
+    weighted = [weight * value for weight, value in terms.values() if weight is not None]
+    return jnp.asarray(sum(weighted[1:], start=weighted[0])).mean(), (new, values)
 
 
 def _terms(
@@ -271,27 +273,6 @@ def _terms(
         "mean_kl_loss": (coefficients.kl_coeff if architecture.divergence else None, divergence),
         "vf_loss_unclipped": (None, errors),
     }
-
-
-def _loss(
-    architecture: Architecture, parameters: Sequence[Array], batch: _Minibatch, coefficients: Coefficients
-) -> tuple[Array, tuple[Array, Array]]:
-    """Return RLlib's loss, a mean over the rows; the distributions' parameters and the values beside it."""
-    new, values = _forward(architecture, parameters, batch.observations)
-    terms = _terms(architecture, batch, new, values, coefficients)
-    weighted = [weight * value for weight, value in terms.values() if weight is not None]
-    return jnp.asarray(sum(weighted[1:], start=weighted[0])).mean(), (new, values)
-
-
-def _statistics(
-    architecture: Architecture, batch: _Minibatch, new: Array, values: Array, coefficients: Coefficients
-) -> dict[str, Array]:
-    """Return means over the rows of a minibatch; what `_loss` returned beside its loss is `new` and `values`."""
-    targets = batch.rest[1]
-    explained = 1 - jnp.var(targets - values, ddof=1) / (jnp.var(targets, ddof=1) + _SMALL_VARIANCE)
-    terms = _terms(architecture, batch, new, values, coefficients)
-    means = {name: value.mean() for name, (_, value) in terms.items()}
-    return {**means, "vf_explained_var": jnp.maximum(-1.0, explained)}
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -391,23 +372,21 @@ def _stepped(
     architecture: Architecture, weights: Weights, gradients: Sequence[Array], norm: Array, coefficients: Coefficients
 ) -> Weights:
     """Take one step of the optimizer with the clipped gradients, as RLlib and PyTorch do."""
-    optimizer, limit = architecture.optimizer, coefficients.grad_clip
+    decays, limit, eps = architecture.decays, coefficients.grad_clip, architecture.eps
     own = len(gradients) if architecture.first_of_value is None else architecture.first_of_value
-    rates, eps = [coefficients.lr] * own + [coefficients.vf_lr] * (len(gradients) - own), optimizer.eps
+    rates = [coefficients.lr] * own + [coefficients.vf_lr] * (len(gradients) - own)
     scale = jnp.where(norm + 1e-6 > limit, limit / (norm + 1e-6), 1.0)
     clipped = [scale * gradient for gradient in gradients]
     squares = [gradient**2 for gradient in clipped]
     steps = weights.steps + 1
-    averaged = (squares,) if len(optimizer.decays) == 1 else (clipped, squares)
     averages = tuple(
         tuple(decay * mean + (1 - decay) * value for mean, value in zip(means, values, strict=True))
-        for decay, means, values in zip(optimizer.decays, weights.averages, averaged, strict=True)
+        for decay, means, values in zip(decays, weights.averages, (clipped, squares)[-len(decays) :], strict=True)
     )
-    if len(optimizer.decays) == 1:
+    if len(decays) == 1:
         moves = [lr * g / (jnp.sqrt(v) + eps) for lr, g, v in zip(rates, clipped, averages[0], strict=True)]
     else:
-        first, second = optimizer.decays
-        bias, root = 1 - first**steps, jnp.sqrt(1 - second**steps)
+        bias, root = 1 - decays[0] ** steps, jnp.sqrt(1 - decays[1] ** steps)
         moves = [lr / bias * m / (jnp.sqrt(v) / root + eps) for lr, m, v in zip(rates, *averages, strict=True)]
     parameters = tuple(p - move for p, move in zip(weights.parameters, moves, strict=True))
     return Weights(parameters, averages, steps)

@@ -46,7 +46,17 @@ def network_of(module: RLModule) -> Network:
     """
     layers = dense_layers(module)
     if layers is None:
-        return _by_torch(module)
+        forward = forward_of(module)
+        parameter = next(iter(module.parameters()), None)
+        device = "cpu" if parameter is None else parameter.device
+
+        @torch.inference_mode()
+        def by_torch(observations: Floats) -> Floats:
+            rows = torch.from_numpy(observations).to(device)
+            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
+            return outputs
+
+        return by_torch
     steps = [
         (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
         if isinstance(layer, torch.nn.Linear)
@@ -68,20 +78,6 @@ def network_of(module: RLModule) -> Network:
             log_std = hidden[:, hidden.shape[1] // 2 :]
             np.clip(log_std, -limit, limit, out=log_std)
         return hidden
-
-    return network
-
-
-def _by_torch(module: RLModule) -> Network:
-    forward = forward_of(module)
-    parameter = next(iter(module.parameters()), None)
-    device = "cpu" if parameter is None else parameter.device
-
-    def network(observations: Floats) -> Floats:
-        with torch.inference_mode():
-            rows = torch.from_numpy(observations).to(device)
-            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
-            return outputs
 
     return network
 
@@ -193,10 +189,7 @@ def scaling_for_environment(
 ) -> Callable[[Array], Array]:
     """Return what turns a policy's actions into the environment's, as RLlib's `NormalizeAndClipActions` does.
 
-    Args:
-        space: The environment's action space.
-        normalize_actions: Whether actions in [-1, 1] are scaled to the bounds (RLlib's default).
-        clip_actions: Whether actions are clipped to the bounds when they are not scaled.
+    Actions in [-1, 1] are scaled to the bounds (`normalize_actions`, RLlib's default), or clipped to them.
     """
     if isinstance(space, Box) and normalize_actions:
         return lambda actions: np.asarray(unsquash_action(actions, space))

@@ -23,6 +23,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.env_context import EnvContext
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils.metrics import (
@@ -44,7 +45,7 @@ from study.trial.engine.envs.lane_envs import GymnasiumLanes
 from study.trial.engine.extensions import NormalizedObservations, ObservationStatistics, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
-from study.trial.engine.sampling.runner import DivergedError, Ended, MeasuredEnvRunner, NonFiniteError, layout_of
+from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, NonFiniteError, layout_of
 
 Array = npt.NDArray[Any]
 _Ends = list[list[tuple[int, Array]]]
@@ -89,7 +90,7 @@ class _Ongoing:
     total: float = 0.0
 
 
-class BatchedEnvRunner(MeasuredEnvRunner):
+class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
 
     Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
@@ -97,9 +98,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
     connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
-
-    in_lane_order = True
-    """Whether episodes come lane by lane, each lane in time order, of equal shares of a batch."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -130,9 +128,7 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         observation_space, action_space = self._envs.observation_space, self._envs.action_space
         self._rule = action_rule(action_space)
         self._scale = scaling_for_environment(
-            action_space,
-            normalize_actions=bool(self.config.normalize_actions),
-            clip_actions=bool(self.config.clip_actions),
+            action_space, normalize_actions=self.config.normalize_actions, clip_actions=self.config.clip_actions
         )
         self._needs_initial_reset = True
         self._blank = SingleAgentEpisode(
@@ -153,15 +149,14 @@ class BatchedEnvRunner(MeasuredEnvRunner):
     def sample(self, *, explore: bool | None = None) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
-        Args:
-            explore: Whether actions are drawn or the most probable ones taken; None for the configuration's.
-
         Raises:
-            ValueError: An environment returned something that is not what its spaces say.
-            NonFiniteError: An observation is not finite.
-            DivergedError: An output of the policy is not finite.
+            ValueError: An environment returned something that is not what its spaces say, or (`NonFiniteError`,
+                `DivergedError`) an observation or an output of the policy is not finite.
         """
-        self._pull_weights()
+        if self._env_runner_state_server is not None:  # newer weights, where an asynchronous algorithm has put some
+            newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
+            if newer is not None:
+                self.set_state(newer)
         fragment = self._fragment()
         self.metrics.log_value(key=WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
         with self.metrics.log_time(SAMPLE_TIMER):
@@ -174,10 +169,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         self._increase_sampled_metrics(env_steps, num_ended)
         return episodes
 
-    @property
-    def _lanes_per_runner(self) -> int:
-        return layout_of(self.config).num_envs_per_env_runner
-
     def set_state(self, state: Any) -> None:
         """Take a state; once an iteration, where no other process samples, merge what its own runners have seen.
 
@@ -187,13 +178,6 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         alone = NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
         if self._statistics is not None and self.worker_index == 0 and alone:
             self._statistics.set_state(self._statistics.merge([self._statistics.state()]))
-
-    def _pull_weights(self) -> None:
-        """Take newer weights where an asynchronous algorithm has put some, as RLlib's runner does."""
-        if self._env_runner_state_server is not None:
-            newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
-            if newer is not None:
-                self.set_state(newer)
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""
@@ -239,8 +223,9 @@ class BatchedEnvRunner(MeasuredEnvRunner):
         The last observations of episodes, which `ends` has with their lanes, are replaced in place and not learnt from.
         """
         assert self._statistics is not None
-        self._statistics.update_lanes(observations, num_lanes=self._lanes_per_runner)
-        mean, variance = self._statistics.moments_of_lanes(num_lanes=self._lanes_per_runner)
+        lanes = layout_of(self.config).num_envs_per_env_runner
+        self._statistics.update(observations, lanes=lanes)
+        mean, variance = self._statistics.moments(lanes=lanes)
         for lane, last in ends:
             last[...] = scaled_by(last, mean[lane], variance[lane])
         count = len(observations)
@@ -275,21 +260,15 @@ class BatchedEnvRunner(MeasuredEnvRunner):
             if continuous and not np.isfinite(chosen).all():
                 raise DivergedError(_DIVERGED)  # before an environment gets to see it
             actions[row, :num] = chosen
-            ended = step(
-                scale(chosen),
-                observations[row + 1, :num],
-                rewards[row, :num],
-                terminated[row, :num],
-                truncated[row, :num],
-            )
+            seen = observations[row + 1, :num]
+            ended = step(scale(chosen), seen, *(each[row, :num] for each in (rewards, terminated, truncated)))
             if self._statistics is not None:
-                observations[row + 1, :num] = self._normalized(observations[row + 1, :num], ended)
+                seen[:] = self._normalized(seen, ended)
             for lane, last in ended:
                 ends[lane].append((row + 1, last))
         _check_finite(observations)
-        for lane, each in enumerate(ends):
-            for row, last in each:
-                _check_finite(last[None, None], row=row, lane=lane)
+        for lane, row, last in ((lane, *each) for lane, own in enumerate(ends) for each in own):
+            _check_finite(last[None, None], row=row, lane=lane)
         if not np.isfinite(inputs).all():
             raise DivergedError(_DIVERGED)
         rows.log_probs[:] = rule.log_prob(inputs, actions)
@@ -359,7 +338,7 @@ def _filled(like: InfiniteLookbackBuffer, data: Any) -> InfiniteLookbackBuffer:
     return buffer
 
 
-def _maker(config: AlgorithmConfig, runner: MeasuredEnvRunner) -> Any:
+def _maker(config: AlgorithmConfig, runner: Measuring) -> Any:
     """Return what makes one environment of a configuration: its registered creator, else `gymnasium.make`."""
     creator = maker_of(config.env) if isinstance(config.env, str) else config.env
     if not callable(creator):

@@ -44,35 +44,17 @@ class LaneLayout:
     Attributes:
         num_env_runners: Runners of the trial.
         num_envs_per_env_runner: Lanes of each runner.
-        num_processes: Processes that step lanes, at most as many as runners; each has whole runners, neighbours stay
-            together.
+        emulated: Whether one process steps all lanes; else each runner is one.
     """
 
     num_env_runners: int
     num_envs_per_env_runner: int
-    num_processes: int
-
-    @property
-    def num_lanes(self) -> int:
-        """Lanes of the trial."""
-        return self.num_env_runners * self.num_envs_per_env_runner
-
-    @property
-    def most_lanes(self) -> int:
-        """Lanes of the process that steps most of them: the first has the most runners."""
-        return len(self.lanes_of(0))
-
-    def runners_of(self, process: int) -> range:
-        """Return the runners (from 1, as RLlib counts them) of a process (from 0)."""
-        share, extra = divmod(self.num_env_runners, self.num_processes)
-        first = process * share + min(process, extra)
-        return range(first + 1, first + 1 + share + (process < extra))
+    emulated: bool = False
 
     def lanes_of(self, process: int) -> tuple[tuple[int, int], ...]:
         """Return (runner from 1, environment from 0) of every lane of a process (from 0), in lane order."""
-        return tuple(
-            (runner, env) for runner in self.runners_of(process) for env in range(self.num_envs_per_env_runner)
-        )
+        runners = range(1, self.num_env_runners + 1) if self.emulated else (process + 1,)
+        return tuple((runner, env) for runner in runners for env in range(self.num_envs_per_env_runner))
 
     def fragment(self, process: int, env_steps: int) -> Fragment:
         """Return the share of a process (from 0) in a train batch of exactly `env_steps` steps.
@@ -80,9 +62,8 @@ class LaneLayout:
         Every lane gives `env_steps // num_lanes` steps, and the first `env_steps % num_lanes` lanes of the
         trial one more: the batch is what was asked, in every layout.
         """
-        share, extra = divmod(env_steps, self.num_lanes)
-        first = (self.runners_of(process).start - 1) * self.num_envs_per_env_runner
-        lanes = len(self.runners_of(process)) * self.num_envs_per_env_runner
+        share, extra = divmod(env_steps, self.num_env_runners * self.num_envs_per_env_runner)
+        first, lanes = process * self.num_envs_per_env_runner, len(self.lanes_of(process))
         longer = min(max(extra - first, 0), lanes)
         if longer:
             return Fragment(num_vector_steps=share + 1, num_lanes_in_last_step=longer)
@@ -95,10 +76,7 @@ class LaneLayout:
 def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     """Return the environment seed of one training lane: in [0, 2^29), distinct for every lane of the trial.
 
-    Args:
-        seed: Seed of the trial.
-        runner_index: Number of the runner, from 1 (RLlib's `worker_index`), below 131072.
-        env_index: Number of the environment within the runner, from 0, below 4096.
+    Runners are numbered from 1 (RLlib's `worker_index`), below 131072, environments of a runner from 0, below 4096.
 
     Raises:
         ValueError: An index is out of range.

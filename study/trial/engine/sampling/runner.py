@@ -1,28 +1,38 @@
-"""What every environment runner of a trial shares, and RLlib's stock runner with it. Imports RLlib and torch.
+"""What every environment runner of a trial shares; RLlib's own runners, real and emulated. Imports RLlib and torch.
 
 RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
-times. RLlib's own runners are below, `batched_runner` has ours, and `hosted_runner` holds many of RLlib's own.
+times. RLlib's own runners are below, `HostedEnvRunner` holds many of them, and `batched_runner` has ours.
 """
 
 import abc
+import copy
 import math
 import os
+import pickle
 import random
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_RL_MODULE
+from ray.rllib.core import (
+    COMPONENT_ENV_TO_MODULE_CONNECTOR,
+    COMPONENT_MODULE_TO_ENV_CONNECTOR,
+    COMPONENT_RL_MODULE,
+)
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
@@ -30,6 +40,12 @@ from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
 from study.trial.places import Place, here
+
+_PIPELINES = {
+    COMPONENT_ENV_TO_MODULE_CONNECTOR: "_env_to_module",
+    COMPONENT_MODULE_TO_ENV_CONNECTOR: "_module_to_env",
+}
+"""Part of a runner's state -> attribute of RLlib's runners."""
 
 Ended = list[tuple[float, int]]
 """(return, length) of training episodes that ended."""
@@ -52,11 +68,7 @@ class SampleReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerReport:
-    """What a runner process says about itself once it is up.
-
-    The number of its place is RLlib's `worker_index`: from 1, or 0 for the main process. Its lanes are (runner from 1,
-    environment from 0), and `class_name` is of the class that samples.
-    """
+    """What a runner process says about itself once it is up; `class_name` is of the class that samples."""
 
     place: Place
     lanes: tuple[tuple[int, int], ...]
@@ -80,9 +92,7 @@ def layout_of(config: AlgorithmConfig) -> LaneLayout:
     if layout is not None:
         return layout
     runners = max(config.num_env_runners, 1)
-    return LaneLayout(
-        num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner, num_processes=runners
-    )
+    return LaneLayout(num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner)
 
 
 class Measuring(EnvRunner):
@@ -125,7 +135,7 @@ class Measuring(EnvRunner):
     @property
     @abc.abstractmethod
     def env_steps_per_round(self) -> int:
-        """Environment steps that a call of `sample` without arguments brings."""
+        """Environment steps that a call of `sample` without arguments brings; of RLlib's own at the least."""
 
     @abc.abstractmethod
     def _take_ended(self) -> Ended:
@@ -212,10 +222,6 @@ class Measuring(EnvRunner):
         )
 
 
-class MeasuredEnvRunner(Measuring, SingleAgentEnvRunner):
-    """A runner of one agent."""
-
-
 class AsRLlib(Measuring):
     """RLlib's own sampling; environments are seeded by lane, the action noise by runner.
 
@@ -271,8 +277,7 @@ class AsRLlib(Measuring):
         return self._measurement(total, env_steps=sum(steps for _, steps in sampled), ended=self._take_ended())
 
     @property
-    def env_steps_per_round(self) -> int:
-        """Environment steps that a call of `sample` without arguments brings, at the least."""
+    def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
         return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -290,7 +295,7 @@ class AsRLlib(Measuring):
         return ended
 
 
-class StockEnvRunner(AsRLlib, MeasuredEnvRunner):
+class StockEnvRunner(AsRLlib, SingleAgentEnvRunner):
     """RLlib's runner of one agent."""
 
 
@@ -313,3 +318,207 @@ def seed_globally(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 (the global generator is exactly what is meant)
+
+
+# --- many of RLlib's own runners in the main process ------------------------------------------------------------------
+
+
+class _Hosted:
+    """One of RLlib's runners, with the global states that it would have in a process of its own."""
+
+    def __init__(self, number: int, make: Callable[[int], AsRLlib]) -> None:
+        self.number = number
+        self._globals: Any = None
+        """Their states while others use them; None before the first use."""
+        with self._in_turn():
+            self.runner = make(number)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the runner; what it raises says which runner it was."""
+        with self._in_turn():
+            try:
+                return getattr(self.runner, method)(*args, **kwargs)
+            except Exception as error:
+                original(error).add_note(f"It was env runner {self.number} of the trial")
+                raise
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        others = _globals()
+        if self._globals is None:  # a runner with a seed seeds them by itself
+            seed_globally(int(np.random.SeedSequence().generate_state(1)[0]))
+        else:
+            _set_globals(self._globals)
+        try:
+            yield
+        finally:
+            self._globals = _globals()
+            _set_globals(others)
+
+
+def _globals() -> tuple[Any, Any, Any, int]:
+    numpy_state = np.random.get_state()  # noqa: NPY002 (RLlib's runners use it)
+    return torch.get_rng_state(), numpy_state, random.getstate(), torch.get_deterministic_debug_mode()
+
+
+def _set_globals(states: tuple[Any, Any, Any, int]) -> None:
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])  # noqa: NPY002
+    random.setstate(states[2])
+    torch.set_deterministic_debug_mode(states[3])
+
+
+class HostedEnvRunner(AsRLlib):
+    """Emulates RLlib's runners: to RLlib it is the local runner, where no other samples.
+
+    It holds one of RLlib's runners, of the class `config.hosted_runner_cls`, for every runner of the trial, and calls
+    them in turn. Each does what it does in a process of its own: it has its `worker_index`, its copy of the
+    configuration and of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of the global
+    generators. Other globals of an environment or a module are shared by all. Beside them it holds the local runner
+    that RLlib has where all others are remote: it has no environments, and RLlib merges the states of the connectors in
+    it. Evaluation runners are not hosted: there the local one is all.
+    """
+
+    def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        unseeded = config.copy(copy_frozen=False).debugging(seed=None)
+        EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
+        self.config, self._seed_of_lanes = config, config.seed
+        own, layout = config.copy(copy_frozen=False), layout_of(config)  # as in processes of their own
+        if not config.in_evaluation:
+            own.num_env_runners = layout.num_env_runners
+        numbers = range(0) if config.in_evaluation else range(1, layout.num_env_runners + 1)
+        own.num_envs_per_env_runner = layout.num_envs_per_env_runner
+        own.lane_layout = replace(layout, emulated=False)
+        own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
+        threads = torch.get_num_threads()
+
+        def make(number: int, **changes: Any) -> AsRLlib:
+            given = {**kwargs, "num_workers": own.num_env_runners, **changes}
+            runner: AsRLlib = config.hosted_runner_cls(config=own.copy(copy_frozen=False), worker_index=number, **given)
+            return runner
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
+            self._hosted = [_Hosted(number, make) for number in numbers]
+            torch.set_num_threads(threads)  # each set it as if the process were its own
+            known = config.observation_space and config.action_space
+            spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
+            self._local = make(0, spaces=spaces)
+        first = self._first
+        self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
+        self._watch = Watch()
+
+    # --- what RLlib takes for one runner's own ---------------------------------------------------------------------
+
+    @property
+    def _first(self) -> Any:
+        """The first runner with environments; without one the local runner."""
+        return self._hosted[0].runner if self._hosted else self._local
+
+    @property
+    def module(self) -> Any:
+        """The policy: RLlib's algorithms take it from the local runner."""
+        return self._local.module
+
+    @property
+    def _env_to_module(self) -> Any:
+        return self._local._env_to_module
+
+    @property
+    def _module_to_env(self) -> Any:
+        return self._local._module_to_env
+
+    def get_spaces(self) -> Any:
+        """Return the spaces of one environment and of those of one runner."""
+        return self._first.get_spaces()
+
+    def assert_healthy(self) -> None:
+        """Raise where a runner was not made completely."""
+        self._of_all("assert_healthy")
+
+    def make_env(self) -> None:
+        """Make the environments of every runner anew."""
+        self._of_all("make_env")
+
+    def stop(self) -> None:
+        """Close the environments of every runner."""
+        self._of_all("stop")
+        self._local.stop()
+
+    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
+
+    # --- sampling --------------------------------------------------------------------------------------------------
+
+    @property
+    def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
+        return sum(hosted.runner.env_steps_per_round for hosted in self._hosted)
+
+    def _sample_unwatched(self, **kwargs: Any) -> list[Any]:
+        """Return the episodes of every runner, in the order of the runners.
+
+        They are copies, as other processes would send: RLlib's learner changes those that it is given, and a runner
+        goes on with its own.
+        """
+        if not self._hosted:
+            own: list[Any] = self._local._sample_unwatched(**kwargs)
+            return own
+        sampled = self._of_all("_sample_unwatched", **kwargs)
+        return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
+
+    def get_metrics_of_runners(self) -> list[dict[str, Any]]:
+        """Return the metrics of every runner."""
+        return self._of_all("get_metrics") or [self._local.get_metrics()]
+
+    def get_metrics(self) -> Any:
+        """Return the metrics of all runners, as RLlib aggregates them."""
+        self.metrics.aggregate(self.get_metrics_of_runners())
+        return self.metrics.reduce()
+
+    def _take_ended(self) -> Ended:
+        return [ended for hosted in self._hosted for ended in hosted.runner._take_ended()]
+
+    @property
+    def _class_name(self) -> str:
+        return str(self.config.hosted_runner_cls.__name__)
+
+    # --- weights and connectors ------------------------------------------------------------------------------------
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the state of the local runner."""
+        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
+        return state
+
+    def set_state(self, state: Any) -> None:
+        """Set the state of every runner, connectors included."""
+        weights = state.get(COMPONENT_RL_MODULE)
+        if isinstance(weights, ray.ObjectRef):
+            state = {**state, COMPONENT_RL_MODULE: ray.get(weights)}
+        of_local = of_runners = state
+        if self._hosted and NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
+            of_local, of_runners = self._synchronised(state)
+        self._local.set_state(of_local)
+        for hosted in self._hosted:  # with connector states of its own: RLlib's filters go on to change them
+            own = {name: copy.deepcopy(of_runners[name]) for name in _PIPELINES if name in of_runners}
+            hosted.call("set_state", of_runners | own)
+
+    def _synchronised(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states that RLlib sets in the local runner and in all others once in an iteration.
+
+        It gives its only runner the count of steps alone, where it would merge the states of many. These are the steps
+        of `EnvRunnerGroup.sync_env_runner_states` of RLlib 2.60.
+        """
+        way, broadcasts = self.config.merge_env_runner_states, self.config.broadcast_env_runner_states
+        merges = way is True or (way == "training_only" and not self.config.in_evaluation)
+        if not merges and not broadcasts:
+            return {}, {}
+        if merges:
+            states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
+            merged = {
+                name: getattr(self._local, attribute).merge_states([each[name] for each in states])
+                for name, attribute in _PIPELINES.items()
+            }
+        else:
+            merged = self._local.get_state([*_PIPELINES])
+        steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
+        return {**merged, **steps}, {**(merged if broadcasts else {}), **state}
