@@ -238,5 +238,4 @@ class Study:
         return "\n".join([*lines, *(f"! {problem}" for problem in self.problems)])
 
     def _repr_html_(self) -> str:
-        """Show the answer in a notebook, and how to go on."""
         return f"{self.answer().to_html()}<pre>{escape(repr(self))}</pre>"

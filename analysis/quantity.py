@@ -169,7 +169,6 @@ def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
 
 
 def _with_units(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the frame with the unit of each of its quantities in `attrs["units"]`."""
     frame.attrs["units"] = {name: QUANTITIES[name].unit for name in frame["quantity"].unique()}
     return frame
 

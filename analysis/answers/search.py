@@ -85,7 +85,6 @@ def search_answer(study: "Study") -> Answer:
 
 
 def _of_times(data: StudyData) -> bool:
-    """Return whether a search asks for times: real runners at several scales, and nothing else that differs."""
     real = data.runs[data.runs["execution"].eq("real").fillna(False)]
     return data.spec is not None and not data.spec.tuned and real[SCALE].nunique() > 1
 

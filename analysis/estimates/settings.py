@@ -357,10 +357,7 @@ def learning_curves(settings: Iterable[Setting], evaluations: pd.DataFrame) -> p
 
 
 def _along(tracks: list[tuple[FloatArray, FloatArray]]) -> list[tuple[float, FloatArray]]:
-    """Return (place, value of each run); a run keeps its last evaluation until the next one.
-
-    The curve begins where every run that was evaluated more than once has a value.
-    """
+    """Return (place, value of each run; it keeps its last one), from where all evaluated more than once have one."""
     if not tracks:
         return []
     living = [track for track in tracks if track[0].size > 1] or tracks

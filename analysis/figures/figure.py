@@ -138,7 +138,6 @@ class Figure:
         return said if self.drawn else f"{self.title}: {with_command(self.missing, self.command)}"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        """Show the picture in a notebook with its words, or the reason why there is none."""
         shown = {"image/svg+xml": self.pictures(["svg"])["svg"].decode()} if self.drawn else {}
         return {"text/plain": repr(self), **shown}
 

@@ -5,6 +5,8 @@ imported only when a study is read from there.
 """
 
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,10 +44,14 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
         RecordError: Its records cannot be trusted.
         TrackingError: MLflow does not answer.
     """
-    if (database := sqlite_path(tracking_uri)) is not None and not database.is_file():
-        rule, got = "must be an MLflow database", f"no such file ({database.absolute()})"
-        fix = "Give the file that `mlflow ui` shows; one without / is in the working directory."
-        raise TrackingError(where=f"tracking URI sqlite:///{database}", rule=rule, got=got, fix=fix)
+    if (database := sqlite_path(tracking_uri)) is not None:
+        try:  # MLflow's client would make any other file a database of its own
+            with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                connection.execute("select 1 from experiments")
+        except sqlite3.Error as error:
+            rule, got = "must be an MLflow database", f"{error} ({database.absolute()})"
+            fix = "Give the file that `mlflow ui` shows; one without / is in the working directory."
+            raise TrackingError(where=f"tracking URI sqlite:///{database}", rule=rule, got=got, fix=fix) from error
     uri = check_tracking_uri(tracking_uri)
     shown = mask_credentials(uri)
     for variable, value in _SETTINGS.items():
@@ -77,11 +83,7 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
 
 
 def _download(client: MlflowClient, run: Run, folder: StudyFolder, where: str) -> None:
-    """Put the study's identity and its records into an empty folder.
-
-    Raises:
-        AnalysisError: MLflow does not hold the records, or they cannot be had: artifacts live apart from runs.
-    """
+    """Put the study's identity and its records into an empty folder."""
     rule, got = "must hold the study's records (since version 0.14.0 they are sent along)", ""
     if not run.data.tags.get(NUM_RECORDS, "").isdecimal():
         got = "none: a version before 0.14.0 sent the study"
@@ -97,11 +99,7 @@ def _download(client: MlflowClient, run: Run, folder: StudyFolder, where: str) -
 
 
 def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[Run, str]:
-    """Return the run of the study that is named by its experiment or by an id of either, and its experiment's name.
-
-    Raises:
-        AnalysisError: There is none, or there are several and none was named.
-    """
+    """Return the run of the one study with that name or id, and its experiment's name."""
     experiments = {each.experiment_id: each.name for each in client.search_experiments(max_results=_MOST)}
     runs = client.search_runs(
         list(experiments), f"tags.`{ROLE}` = 'study'", max_results=_MOST, order_by=["attributes.start_time ASC"]

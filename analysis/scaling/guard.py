@@ -219,9 +219,7 @@ def _decomposed(measured: pd.DataFrame, refusal: Refusal, first: Cell, second: C
     """Return the refusal with the ratio of throughputs of its cells as parallel part times workload part.
 
     The log ratio ln X(n2, B2) - ln X(n1, B1) can be walked scale first or workload first: each part is the mean of its
-    two values (Shapley), so that the parts add up to the total. Intervals are those of `blocks.contrast`.
-
-    Source: Shapley, Contributions to the Theory of Games II (1953), for two players.
+    two values (Shapley, Contributions to the Theory of Games II, 1953, two players), so that they add up.
     """
     logs = []
     for text in (first.fingerprint, second.fingerprint):

@@ -105,7 +105,6 @@ def table_of_pivot(
 
 
 def _silent(values: "pd.Series[Any]", name: str) -> bool:
-    """Return whether a column says nothing: no value, one workload, one node everywhere, none that never got there."""
     known = values.dropna().unique().tolist()
     nothing = {"workload": known[:1], "arm": [""], "num_nodes": [1], "n_censored": [0]}
     return not known or known == nothing.get(name)

@@ -136,7 +136,6 @@ def _no_efficiency(part: Part, key: str, title: str, notes: list[str]) -> Table:
 
 
 def _reason(refusal: Refusal) -> str:
-    """Return why a comparison is refused, with the parts of the ratio if they are known."""
     return f"{refusal.reason} Taken apart: {refusal.sentence}" if refusal.parts else refusal.reason
 
 

@@ -2,6 +2,8 @@
 
 import json
 import lzma
+import sqlite3
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -184,5 +186,11 @@ def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, ur
     synthetic.make_folder(tmp_path / "demo", uri)
     assert "must be an MLflow database" in refused(TrackingError, f"sqlite:///{tmp_path}/absent.db")
     assert not (tmp_path / "absent.db").exists()
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection:
+        connection.execute("create table notes (text)")
+    before = other.read_bytes()
+    assert "must be an MLflow database, got no such table" in refused(TrackingError, f"sqlite:///{other}")
+    assert other.read_bytes() == before
     assert "Connection refused" in refused(TrackingError, "http://127.0.0.1:9", study="demo")
     refused(TrackingError, "ftp://somewhere/else")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import analysis
 from analysis.estimates import QUANTITIES
 from analysis.estimates.settings import runs_per_setting
 from analysis.opened import Study
@@ -153,6 +154,13 @@ def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale(studies):
 def test_a_wrong_name_is_answered_with_the_right_one(studies, ask, problem, fix):
     with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
         ask(studies["example_throughput"])
+
+
+def test_studies_stand_in_one_frame(studies):
+    sources = [str(ANALYSIS / name) for name in ("example_throughput", "example_coinrun")]
+    found = analysis.compare(sources)
+    expected = [len(analysis.open(source).estimates()) for source in sources]
+    assert found["study"].value_counts().to_dict() == dict(zip(sources, expected, strict=True))
 
 
 # --- for other tools --------------------------------------------------------------------------------------------------
