@@ -22,7 +22,9 @@ import study
 from study.trial.engine.extensions import (
     ExtendedPPOTorchLearner,
     NormalizedObservations,
+    RewardScale,
     install,
+    orthogonal,
     scaled_by,
 )
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
@@ -176,6 +178,44 @@ def test_states_of_runners_are_merged_into_those_of_all_rows_in_any_order() -> N
     assert again["base"][0] == first["base"][0]  # nothing is counted twice
 
 
+def rewards_of_lanes(seed: int) -> tuple[Any, Any]:
+    """Return rewards and ends, shape (steps, lanes), with the pieces of `PIECES`."""
+    rewards, dones = np.random.default_rng(seed).normal(1.0, 4.0, (STEPS, LANES)), np.zeros((STEPS, LANES), bool)
+    for lane, lengths in enumerate(PIECES):
+        dones[np.cumsum(lengths)[:-1] - 1, lane] = True
+    return rewards, dones
+
+
+def test_rewards_are_scaled_as_vec_normalize_does_over_several_batches() -> None:
+    scale, got = RewardScale(GAMMA, num_lanes=LANES), []
+    batches = [rewards_of_lanes(seed) for seed in (1, 2)]
+    rewards, dones = (np.concatenate([batch[part] for batch in batches]) for part in (0, 1))
+    nothing = np.zeros((2 * STEPS + 1, LANES, 4), np.float32)
+    wrapper = VecNormalize(Played(nothing, rewards, dones, {}), gamma=GAMMA)
+    wrapper.reset()
+    expected = np.array([wrapper.step(np.zeros(LANES))[1] for _ in range(2 * STEPS)])
+    for number, (own, _) in enumerate(batches):
+        names, pieces = [], []
+        for lane, lengths in enumerate(PIECES):
+            for index, (start, length) in enumerate(zip(itertools.accumulate((0, *lengths)), lengths, strict=False)):
+                # The last piece of a lane goes on as the first one of the next batch.
+                names.append(f"{lane} {number if index == 0 else f'{number}.{index}'}")
+                if index == len(lengths) - 1:
+                    names[-1] = f"{lane} {number + 1}"
+                pieces.append(own[start : start + length, lane])
+        if number:
+            state, scale = scale.state(), RewardScale(GAMMA, num_lanes=LANES)
+            scale.set_state(state)
+        joined = iter(scale.scaled(_of_one_episode(names), pieces))
+        got.append(np.array([np.concatenate([next(joined) for _ in lengths]) for lengths in PIECES]).T)
+    np.testing.assert_allclose(np.concatenate(got), expected, atol=1e-5)
+
+
+def _of_one_episode(names: list[str]) -> list[str]:
+    """Return the names; a lane of one piece has one episode over all batches."""
+    return ["1" if name.startswith("1 ") else name for name in names]
+
+
 # --- weights ---------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +246,18 @@ def test_weights_are_orthogonal_as_stable_baselines_makes_them(kind: type) -> No
         torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-6)
         assert not found[ours].bias.any()
         assert not theirs[other].bias.any()
+
+
+def test_of_one_generator_they_are_the_same_numbers() -> None:
+    module = build(configured(PPOTorchLearner, model=NETWORK)).module[DEFAULT_MODULE_ID]
+    orthogonal(module, seed=11)
+    gains = {"action_net": 0.01, "value_net": 1.0}
+    torch.manual_seed(11)
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            other = torch.nn.utils.skip_init(torch.nn.Linear, layer.in_features, layer.out_features)
+            ActorCriticPolicy.init_weights(other, gains.get(LAYERS[name], math.sqrt(2)))
+            assert torch.equal(other.weight, layer.weight), name
 
 
 # --- one update ------------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ def install(config: Any) -> None:
         if config.learner_class is ExtendedPPOTorchLearner:
             if config._learner_connector is not None:
                 raise ValueError("normalize_rewards: the learner has connectors of its own")
-            config.learners(learner_connector=functools.partial(ScaledRewards, gamma=config.gamma))
+            scaled = functools.partial(ScaledRewards, gamma=config.gamma, num_lanes=num_lanes_in_order(config))
+            config.learners(learner_connector=scaled)
     if "normalize_observations" in names:
         if config._env_to_module_connector not in (None, normalized_observations):
             raise ValueError("normalize_observations: the runners have connectors of their own")
@@ -234,14 +235,15 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
 
 
 class RewardScale:
-    """Divides the rewards of a batch by the deviation of the discounted returns up to its end.
+    """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
 
-    Stable-Baselines3's `VecNormalize` divides each by the deviation at its own step. The scale belongs to the learner,
-    which sees all rewards.
+    It belongs to the learner, which sees all of them. Where it knows which lane each reward is of, every reward is
+    divided by the deviation at its own step, as there; else by that at the end of the batch.
     """
 
-    def __init__(self, gamma: float) -> None:
-        self._gamma = gamma
+    def __init__(self, gamma: float, *, num_lanes: int | None = None) -> None:
+        """Begin; `num_lanes`: episodes come lane by lane, of so many lanes with equal shares of a batch."""
+        self._gamma, self._num_lanes = gamma, num_lanes
         self._returns = RunningMeanStd()
         self._discounted: dict[str, float] = {}
         """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
@@ -263,9 +265,28 @@ class RewardScale:
             now[name] = float(discounted[-1])
             returns.append(discounted)
         self._discounted = now
-        self._returns.update(np.concatenate(returns))
-        deviation = np.sqrt(self._returns.var + _EPSILON)
-        return [np.clip(piece / deviation, -_LARGEST, _LARGEST) for piece in rewards]
+        deviations = self._deviations(returns)
+        return [
+            np.clip(piece / deviation, -_LARGEST, _LARGEST)
+            for piece, deviation in zip(rewards, deviations, strict=True)
+        ]
+
+    def _deviations(self, returns: list[Any]) -> list[Any]:
+        """Return the deviation by which each reward is divided, of each piece."""
+        starts = None if self._num_lanes is None else _starts([len(piece) for piece in returns], self._num_lanes)
+        if starts is None:
+            self._returns.update(np.concatenate(returns))
+            return [np.sqrt(self._returns.var + _EPSILON)] * len(returns)
+        by_step: list[list[float]] = [[] for _ in range(max(map(sum, zip(starts, map(len, returns), strict=True))))]
+        for start, piece in zip(starts, returns, strict=True):
+            for step, value in enumerate(piece, start):
+                by_step[step].append(value)
+        found = []
+        for values in by_step:
+            self._returns.update(np.array(values))
+            found.append(np.sqrt(self._returns.var + _EPSILON))
+        deviations = np.array(found)
+        return [deviations[start : start + len(piece)] for start, piece in zip(starts, returns, strict=True)]
 
     def state(self) -> dict[str, Any]:
         """Return what `set_state` takes."""
@@ -279,12 +300,38 @@ class RewardScale:
         self._discounted = dict(state["discounted"])
 
 
+def _starts(lengths: Sequence[int], num_lanes: int) -> list[int] | None:
+    """Return at which step of its lane each piece begins; None where pieces do not fill lane after lane.
+
+    The first lanes have a step more than the others where a batch is no multiple of the lanes.
+    """
+    share, extra = divmod(sum(lengths), num_lanes)
+    ends = iter([share + 1] * extra + [share] * (num_lanes - extra))
+    found, at, end = [], 0, next(ends)
+    for length in lengths:
+        if at == end:
+            at, end = 0, next(ends)
+        found.append(at)
+        at += length
+        if at > end:
+            return None
+    return found
+
+
+def num_lanes_in_order(config: Any) -> int | None:
+    """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
+    if not getattr(config.env_runner_cls, "in_lane_order", False):
+        return None
+    layout = getattr(config, "lane_layout", None)
+    return int(layout.num_lanes if layout else max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
+
+
 class ScaledRewards(ConnectorV2):
     """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
 
-    def __init__(self, *spaces: Any, gamma: float, **options: Any) -> None:
+    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
         super().__init__(*spaces, **options)
-        self.scale = RewardScale(gamma)
+        self.scale = RewardScale(gamma, num_lanes=num_lanes)
 
     def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Replace the rewards of the episodes, which the pieces behind this one read.

@@ -39,7 +39,7 @@ from study.errors import StudyError, TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.records.files import check_own
 from study.trial.engine.envs.lane_envs import are_trainable
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, RewardScale, told_of
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, RewardScale, num_lanes_in_order, told_of
 
 FloatArray = npt.NDArray[np.float64]
 _LOGGER = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", "rllib")
         if told_of(config, "normalize_rewards"):
-            self.reward_scale = RewardScale(config.gamma)
+            self.reward_scale = RewardScale(config.gamma, num_lanes=num_lanes_in_order(config))
         self._generator = np.random.default_rng(config.seed)
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

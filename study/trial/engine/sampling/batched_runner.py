@@ -99,6 +99,9 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
 
+    in_lane_order = True
+    """Whether episodes come lane by lane, each lane in time order, of equal shares of a batch."""
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._ended: Ended = []
