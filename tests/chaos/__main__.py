@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,10 +26,12 @@ from pathlib import Path
 import psutil
 
 from study.records.records import Iteration, Record, TrialEnded, TrialStarted
+from tests.driven import Session, records
 from tests.e2e.clusters import is_alive, kill_all
 from tests.e2e.commands import mlflow_trials, run, study
 from tests.e2e.drivers import Driver, setting
 from tests.integration.mlflow_tools import Server
+from tests.spaces import spec
 
 TRIALS = 2
 OPTIONS = setting(search__num_trials=TRIALS)
@@ -36,8 +39,11 @@ ANSWER_S, CLEARED_S = 10.0, 5.0
 """Within which SIGTERM is answered, and within which the kernel has ended the processes of a Ray that has no driver."""
 PATIENCE_S = 600.0
 """After which a driver that still runs hangs."""
+MOUNT = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs"]
 AWAY_S = 60.0
 """How long MLflow is away."""
+CUTS = 5
+"""Offsets at which records are cut, for each moment of the other rows."""
 
 
 @dataclass
@@ -129,6 +135,17 @@ def start_second(driver: Driver, row: Row) -> None:
         row.remarks.append(f"the second driver ended with {code}")
 
 
+def fill_disk(driver: Driver, row: Row) -> None:
+    """Fill the file system of the study, and make room once the driver has ended."""
+    filler = driver.place / "studies" / "filler"
+    for size in (4096, 1):
+        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * size)
+    wait(driver)
+    filler.unlink()
+
+
 HARMS: dict[str, Callable[[Driver, Row], None]] = {
     "SIGKILL of the driver": kill_driver,
     "SIGKILL of a trial": kill_trial,
@@ -136,6 +153,7 @@ HARMS: dict[str, Callable[[Driver, Row], None]] = {
     "SIGKILL of the follower": kill_follower,
     "SIGTERM": terminate,
     "two drivers at once": start_second,
+    "disk full": fill_disk,
 }
 
 
@@ -186,10 +204,19 @@ def runs_of(uri: str) -> Counter[int]:
 
 
 def harmed(place: Path, harm: Callable[[Driver, Row], None], row: Row, moment_s: float) -> None:
-    """Hit a study in a folder of its own, and count."""
-    place.mkdir()
-    driver = hit(place, harm, row, moment_s)
-    row.count(driver.records(), runs_of(driver.uri), TRIALS)
+    """Hit a study in a folder of its own, on a small disk where that is to be filled, and count."""
+    disk = place / "studies"
+    disk.mkdir(parents=True)
+    small = harm is fill_disk
+    if small and subprocess.run([*MOUNT, str(disk)], capture_output=True).returncode:
+        row.remarks = ["left out: it needs the right to mount a small disk"]
+        return
+    try:
+        driver = hit(place, harm, row, moment_s)
+        row.count(driver.records(), runs_of(driver.uri), TRIALS)
+    finally:
+        if small:
+            subprocess.run(["umount", str(disk)], check=True)
 
 
 def without_mlflow(place: Path, row: Row, moment_s: float) -> None:
@@ -207,12 +234,28 @@ def without_mlflow(place: Path, row: Row, moment_s: float) -> None:
         row.count(driver.records(), runs_of(server.uri), TRIALS)
 
 
+def cut_records(place: Path, rng: random.Random, cuts: int) -> Row:
+    """Cut a study's records at random offsets, and run each to its end; without Ray, by the driver's own conductor."""
+    row, space = Row("records cut at an offset"), spec(search__num_trials=6, execution="real")
+    Session(place / "whole", space).run_all()
+    raw = (place / "whole" / "records.jsonl").read_bytes()
+    for number in range(cuts):
+        folder = place / f"cut{number}"
+        folder.mkdir()
+        (folder / "records.jsonl").write_bytes(raw[: rng.randrange(len(raw) + 1)])
+        row.hung += Session(folder, space).run_all().reason != "complete"
+        row.count(records(folder), Counter(range(6)), 6)
+        row.moments += 1
+        shutil.rmtree(folder)
+    return row
+
+
 def table(place: Path, *, moments: int = 10, seed: int = 1, only: Sequence[str] = ()) -> Iterator[Row]:
     """Yield the rows of the table; `only` are words of those that are wanted.
 
     Args:
         place: An empty folder.
-        moments: Of each harm; SIGTERM has twice as many.
+        moments: Of each harm; SIGTERM has twice as many, records are cut at `CUTS` times as many offsets.
         seed: Of the moments.
         only: Words in the names of rows.
     """
@@ -221,6 +264,9 @@ def table(place: Path, *, moments: int = 10, seed: int = 1, only: Sequence[str] 
     def wanted(what: str) -> bool:
         return not only or any(word in what for word in only)
 
+    if wanted("records cut"):
+        (place / "cut").mkdir()
+        yield cut_records(place / "cut", rng, CUTS * moments)
     whole, began = Driver(place), time.monotonic()
     assert whole.run(*OPTIONS, timeout=PATIENCE_S) == 0, whole.said
     length_s = time.monotonic() - began
