@@ -196,7 +196,7 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     cost = cpu_hours(plan.hours * plan.cluster.capacity)
     guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of five)"
     _say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
-    if emulated := [each.num_env_runners for each in plan.kinds if each.execution == "emulated"]:
+    if emulated := sorted({each.num_env_runners for each in plan.kinds if each.execution == "emulated"}):
         _say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")
 
 

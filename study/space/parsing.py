@@ -118,9 +118,10 @@ def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
 def _places(model: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield the place of every key, those of a section before those of the sections in it."""
     fields = {f"{prefix}{name}": inner_model(info) for name, info in model.model_fields.items()}
+    fields = {place: inner for place, inner in fields.items() if inner is not ScriptFacts}  # which nobody writes
     yield from fields
     for place, inner in fields.items():
-        if inner is not None and inner is not ScriptFacts:  # which nobody writes
+        if inner is not None:
             yield from _places(inner, f"{place}.")
 
 

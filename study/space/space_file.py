@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from study.errors import SpaceError
@@ -113,8 +113,9 @@ def read_text(text: str, *, name: str) -> Source:
         raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
     reader = _Reader(name, loader.constructor)
     if not isinstance(tree, MappingNode):
-        fix = "Write keys such as environment: and so on."
-        raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", fix=fix)
+        got = "nothing" if tree is None else "a list" if isinstance(tree, SequenceNode) else "a single value"
+        fix = "Write keys with their values, such as environment: {id: CartPole-v1}."
+        raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", got=got, fix=fix)
     return Source(name=name, content=reader.value(tree, ""), lines=reader.lines)
 
 
@@ -185,7 +186,8 @@ class _Reader:
                 self._refuse(place, rule, "Write another key.", line=line)
             inner = _under(place, text)
             if text in result:
-                self._refuse(inner, "keys must be distinct", "Remove one of the two.", line=line)
+                got = f"'{text}' in line {self.lines[inner]} too"
+                self._refuse(inner, "keys must be distinct", "Remove one of the two.", got=got, line=line)
             self.lines[inner] = line
             result[text] = self.value(value, inner)
         return result

@@ -76,7 +76,7 @@ def test_a_trial_that_loses_a_process_each_time_has_failed_and_the_next_one_runs
     assert driver.end() == 1, driver.said
     driver.assert_whole(2, failed=[0])
     (failed,) = driver.attempts("failed")
-    assert f"lost {TAKEN_BACK['process'] + 1} times" in failed.reason
+    assert f"lost {TAKEN_BACK + 1} times" in failed.reason
     assert failed.summary["score"] == 0.0
 
 
