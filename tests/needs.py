@@ -1,7 +1,6 @@
 """What a test needs that `pip install` does not bring: where it is not there, the test says so and skips."""
 
 import ctypes
-import os
 
 import pytest
 
@@ -17,4 +16,3 @@ def _is_found(library: str) -> bool:
 needs_qt = pytest.mark.skipif(
     not _is_found("libQt5Gui.so.5"), reason="Procgen needs a library of the system: Debian's libqt5gui5"
 )
-needs_no_root = pytest.mark.skipif(os.getuid() == 0, reason="permissions do not concern root")
