@@ -197,6 +197,8 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
         for name, content in _contents(report, formats):
             files.append(file := out / name)
             file.parent.mkdir(parents=True, exist_ok=True)
+            if file.is_symlink():  # which may lead to any file of this user
+                file.unlink()
             file.write_bytes(printable(content).encode() if isinstance(content, str) else content)
         for name in _stale(report):
             (out / name).unlink(missing_ok=True)

@@ -217,8 +217,10 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     closed, identity, folder = result.closed, result.identity, result.folder
-    say(console, f"\n{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
-    if closed.reason != "stopped":  # a signal gives ten seconds
+    say(console, "")
+    if closed.reason == "stopped":  # a signal gives ten seconds
+        say(console, f"{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+    else:
         now = read_status(folder.path)
         shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
         show(console, replace(now, advice=shown))

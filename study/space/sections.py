@@ -83,7 +83,7 @@ with their own random numbers."""
     process: Literal["auto", "shared", "own"] = "auto"
     """Whether several environments may play in one process. `own`: none share one, as a simulator needs that keeps \
 state in its process: runners are real, with one environment each. `auto`: own where a seeded episode is another one \
-beside a second environment, which is tried before the first trial."""
+beside a second environment, which is tried before the first trial. `shared`: several may, and nothing is tried."""
     step_wait_ms: float = Field(0.0, ge=0)
     """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
 evaluation, and not when emulated."""

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import tarfile
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -223,6 +224,16 @@ def test_writing_replaces_a_link_and_a_new_study_does_not_write_through_one(tmp_
     assert outside.read_text() == "private"
 
 
+def test_a_report_replaces_a_link_below_its_folder(study, tmp_path):
+    outside, out = tmp_path / ".bashrc", tmp_path / "out"
+    outside.write_text("mine")
+    out.mkdir()
+    (out / "report.html").symlink_to(outside)
+    write(make_report(Study(open_study(study.path))), out)
+    assert outside.read_text() == "mine"
+    assert "<html" in (out / "report.html").read_text()
+
+
 def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
     checkpoint = study.checkpoint(0)
     (checkpoint / "inner").mkdir(parents=True)
@@ -318,6 +329,18 @@ def test_markdown_shows_tags_and_links_as_they_are_written(text):
     assert "<" not in shown
     assert not any(mark in shown for mark in ("](", "]:"))
     assert markdown("n < 5, 0.9 [0.8, 1.0] (n=3)") == "n < 5, 0.9 [0.8, 1.0] (n=3)"
+
+
+def test_a_suggested_command_is_one_command_whatever_a_folder_is_called(tmp_path):
+    folder = make_folder(tmp_path / "x'; touch PWN", f"sqlite:///{tmp_path}/mlflow.db")
+    append(folder, opened(), *whole_trial(0), started(1))
+    commands = [shlex.split(each.command) for each in read_status(folder.path).advice if each.command]
+    commands += [shlex.split(fact.command) for fact in Study(open_study(folder.path)).findings if fact.command]
+    named = [words for words in commands if "PWN" in str(words)]
+    assert named
+    for words in named:
+        assert words[0] == "python"
+        assert any(word == folder.path.name or word.startswith(str(folder.path)) for word in words), words
 
 
 @pytest.mark.parametrize("text", [FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "a;=1"])

@@ -125,15 +125,18 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
     failed = synthetic.whole_trial(2, "failed")
-    records = (synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, synthetic.closed())
-    synthetic.append(folder, *records)
-    rows = tuple(ledger_of(folder.records).rows.values())
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
+    rows = tuple(ledger_of(folder.records).rows.values())
     result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
-    places = ["demo: until (for a test)", "3 of 3 trials ended (2 finished, 1 failed)", "1 trial failed; the latest"]
+    places = [
+        "demo: at the end of the stage that was asked for (for a test)",
+        "3 of 3 trials ended (2 finished, 1 failed)",
+        "1 trial failed; the latest",
+    ]
     places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]
     places += ["python -m study report ", "mlflow ui --backend-store-uri"]
     found = [text.index(place) for place in places]
