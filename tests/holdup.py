@@ -63,7 +63,6 @@ PROVENANCE = {
 }
 CLUSTER = cluster_of(n0=4, memory_mb=8000)
 """Too small for six real runners."""
-LARGE_CLUSTER = cluster_of(n0=8, memory_mb=8000)
 
 Outcome = Callable[[TrialRequest, Mapping[str, Value]], float | None]
 """Final return of a trial, in [0, 500]; None where it fails."""

@@ -1,6 +1,6 @@
 """Puts small wrong changes into a package, one at a time, and counts how many of them some test notices.
 
-    python -m tests.mutator study/planning --mutants 20 --tests "tests/unit/test_planning.py tests/unit/test_admission.py"
+    python -m tests.mutator study/planning --mutants 20 --tests tests/unit/test_planning.py
 
 A mutant changes one expression of the package: a comparison, `and` or `or`, a condition, an operator of arithmetic, a
 number or a truth value. Which ones are tried follows from `--seed` alone as long as the package stays as it is, so that

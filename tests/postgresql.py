@@ -88,12 +88,12 @@ class PostgreSQL:
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://team:{_QUOTED}@127.0.0.1:{self.port}/{database}"
 
-    def create(self, database: str, options: str = "") -> str:
+    def create(self, database: str) -> str:
         """Make an empty database and return its URI."""
         import psycopg
 
         with psycopg.connect(self.uri(), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{database}" {options}')
+            connection.execute(f'CREATE DATABASE "{database}"')
         return self.uri(database)
 
     def start(self) -> None:

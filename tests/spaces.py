@@ -25,6 +25,26 @@ BASE: dict[str, Any] = {
     "search": {"sampler": "random", "num_trials": 6, "seeds": [1, 2]},
     "evaluation": {"episodes": 3, "num_evaluations": 2},
 }
+THROUGHPUT: dict[str, Any] = {
+    "kind": "throughput",
+    "environment": {"id": "Acrobot-v1", "step_wait_ms": 4},
+    "parameters": {
+        "num_env_runners": 2,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 400,
+        "minibatch_size": 100,
+        "num_epochs": 4,
+    },
+    "throughput": {
+        "iterations": 2,
+        "blocks": 3,
+        "grids": {
+            "strong": {"num_env_runners": [1, 2, 4]},
+            "weak": {"num_env_runners": [1, 2, 4], "steps_per_env_runner": 200},
+            "epochs": {"num_env_runners": [1, 4], "num_epochs": [1, 8]},
+        },
+    },
+}
 
 
 def with_changes(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -57,9 +77,14 @@ def spec(**changes: Any) -> StudySpec:
     return spec_of(content(**changes))
 
 
-def read_again(spec: StudySpec, *, asked: bool = False) -> StudySpec:
+def throughput_spec(**changes: Any) -> StudySpec:
+    """Return the spec of `THROUGHPUT` with changes as of `content`, e.g. `throughput__blocks=2`."""
+    return spec_of(with_changes(THROUGHPUT, **changes))
+
+
+def read_again(spec: StudySpec) -> StudySpec:
     """Return the spec as it is read back from the records of a study."""
-    return spec_of(json.loads(json.dumps(spec.to_json())), asked=asked)
+    return spec_of(json.loads(json.dumps(spec.to_json())))
 
 
 def requests_of(spec: StudySpec) -> tuple[TrialRequest, ...]:

@@ -9,8 +9,3 @@ from msgspec import Struct, structs
 def replace(value: Any, **changes: Any) -> Any:
     """Return a copy of a dataclass or a struct, with other values of some fields."""
     return (structs if isinstance(value, Struct) else dataclasses).replace(value, **changes)
-
-
-def asdict(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass or a struct."""
-    return (structs if isinstance(value, Struct) else dataclasses).asdict(value)

@@ -63,8 +63,6 @@ class Design(Protocol):
     """As `StudySpec.design` gives it."""
     stages: tuple[str, ...] = ()
     """Stages of the study, in their order; a session can be ended after each."""
-    proposes: bool = True
-    """Whether a sampler proposes settings."""
     times: bool = False
     """Whether each trial is named and timed: a row means a run of a cell, not of a setting."""
 

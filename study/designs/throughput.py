@@ -28,7 +28,6 @@ class Throughput(Design):
     """How many environment steps a second each cell makes."""
 
     name = THROUGHPUT
-    proposes = False
     times = True
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:

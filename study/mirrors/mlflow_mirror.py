@@ -123,7 +123,7 @@ class MlflowMirror(Mirror):
                 self._deliver(points, changed)
                 points.clear()
                 changed.clear()
-                self._drop((earlier.trial, earlier.attempt), SUPERSEDED)
+                self._drop((earlier.trial, earlier.attempt))
             if added:
                 points[key] += added
             if not isinstance(record, (Iteration, Evaluation)):
@@ -207,7 +207,7 @@ class MlflowMirror(Mirror):
         latest = dict(sorted(self._runs))  # trial -> its last attempt
         for trial, attempt in list(self._runs):
             if attempt < latest[trial]:
-                self._drop((trial, attempt), SUPERSEDED)
+                self._drop((trial, attempt))
 
     def _create(self, key: Key) -> None:
         tags = key_tags(self._identity.study_id, key)
@@ -259,9 +259,9 @@ class MlflowMirror(Mirror):
             elif key == STUDY:  # MLflow keeps an earlier end until the next one
                 self._client.update_run(run_id, status="RUNNING")
 
-    def _drop(self, key: Key, why: str) -> None:
+    def _drop(self, key: Key) -> None:
         if (run_id := self._runs.get(key)) is not None:
-            self._delete(run_id, why)
+            self._delete(run_id, SUPERSEDED)
         self._runs[key] = None
 
     def _delete(self, run_id: str, why: str) -> None:

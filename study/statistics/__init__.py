@@ -290,8 +290,8 @@ def iqm_interval(
 def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     """Return a share of runs with the Clopper-Pearson interval.
 
-    It never covers less than `level`, at any true share. Wilson's is narrower, but a nominal 95 % falls to 83 % at
-    n = 5 near 0 and 1, where solve rates live (`test_clopper_pearson_never_covers_less_and_wilson_does`).
+    It never covers less than `level`, at any true share (`test_clopper_pearson_never_covers_less`). Wilson's is
+    narrower, but a nominal 95 % falls to 83 % at n = 5 near 0 and 1, where solve rates live.
 
     Raises:
         AnalysisError: `n` is 0, `successes` is not in [0, n].

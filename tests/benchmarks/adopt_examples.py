@@ -28,7 +28,6 @@ from study.space.script import ScriptFacts
 from tests.adopted import forked_readings
 
 ROOT = Path(__file__).resolve().parents[2]
-ALGORITHMS = ("PPO", "APPO", "IMPALA")
 NOT_SCRIPTS = {"_old_api_stack", "classes", "utils", "utils.py", "__init__.py"}
 """Folders and files of RLlib's examples that are parts of scripts, or belong to the old API stack."""
 TRAINS = re.compile(r"\b(PPO|APPO|IMPALA)(Config)?\b|\bget_trainable_cls\b")

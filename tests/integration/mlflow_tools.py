@@ -189,11 +189,11 @@ def answering_server(status: int, body: bytes) -> Iterator[tuple[str, list[dict[
 
 
 class Server:
-    """`mlflow server` on a free port of the loopback interface, with its own SQLite database or another `store`."""
+    """`mlflow server` on a free port of the loopback interface, with its own SQLite database."""
 
-    def __init__(self, folder: Path, store: str | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
-        self.database: Database = store or folder / "server.db"
+        self.database = folder / "server.db"
         self._folder = folder
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
@@ -209,11 +209,11 @@ class Server:
 
     def start(self, timeout_s: float = 60.0, *, command: Sequence[str] = (), cwd: Path | None = None) -> None:
         """Start it, or `command` in its place, and wait until it answers."""
-        store = self.database if isinstance(self.database, str) else f"sqlite:///{self.database}"
         command = command or [
             *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
-            *("--backend-store-uri", store, "--artifacts-destination", str(self._folder / "artifacts")),
+            *("--backend-store-uri", f"sqlite:///{self.database}"),
+            *("--artifacts-destination", str(self._folder / "artifacts")),
         ]
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:

@@ -17,8 +17,8 @@ from study.records.records import read_lines
 from tests import holdup, synthetic
 from tests.integration.mlflow_tools import Server
 from tests.script_facts import facts, script_spec
+from tests.spaces import throughput_spec
 from tests.synthetic import sync_mlflow
-from tests.throughput import throughput_spec
 from tests.values import replace
 
 

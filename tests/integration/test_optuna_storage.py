@@ -18,9 +18,8 @@ from study.records.ledger import ledger_of
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.driven import Session
-from tests.spaces import spec
+from tests.spaces import spec, throughput_spec
 from tests.synthetic import append, make_folder, opened
-from tests.throughput import throughput_spec
 from tests.values import replace
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
-from study.trial.messages import RESULT, TrialConfig, TrialResult
+from study.trial.messages import TrialConfig, TrialResult
 from tests.spaces import spec
 from tests.synthetic import started
 from tests.values import replace
@@ -119,31 +119,3 @@ def live_runners(patience_s: float = 1) -> list[Any]:
         if not alive or time.monotonic() > deadline:
             return alive
         time.sleep(0.05)
-
-
-def results_of(config: dict[str, Any]) -> Iterator[TrialResult]:
-    """Train one trial without Tune, in processes as Tune would start them; yield the result of each step."""
-    import ray
-    from ray.util.placement_group import remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    from study.trial.trainable import StudyTrial
-
-    request = StudyTrial.default_resource_request(config)
-    group = ray.util.placement_group(request.bundles, strategy=request.strategy)
-    place = PlacementGroupSchedulingStrategy(
-        placement_group=group, placement_group_bundle_index=0, placement_group_capture_child_tasks=True
-    )
-    main = request.bundles[0]
-    actor = ray.remote(StudyTrial).options(num_cpus=main["CPU"], num_gpus=main.get("GPU", 0), scheduling_strategy=place)
-    trial = actor.remote(config)
-    try:
-        done = False
-        while not done:
-            result: TrialResult = ray.get(trial.step.remote())[RESULT]
-            yield result
-            done = result.done
-    finally:
-        ray.get(trial.cleanup.remote())
-        ray.kill(trial)
-        remove_placement_group(group)

@@ -67,9 +67,9 @@ class LaunchedStudy:
         """Return the drivers that have worked on it."""
         return Counter(record.kind for record in self.records())["study_opened"]
 
-    def wait_until_midway(self, timeout_s: float = 600) -> None:
+    def wait_until_midway(self) -> None:
         """Wait until a trial has ended and others have not."""
-        until(lambda: self.num_ended() >= 1, "a first trial ended", timeout_s)
+        until(lambda: self.num_ended() >= 1, "a first trial ended", 600)
         assert self.num_ended() < self.num_trials
 
     def assert_whole(self) -> None:
@@ -79,18 +79,18 @@ class LaunchedStudy:
         assert_whole(self.folder, f"sqlite:///{self._hosts.outside(self.place)}/mlflow.db", self.num_trials)
 
 
-def assert_nothing_runs(hosts: list[Host], user: str = "tester", timeout_s: float = 20) -> None:
-    """No process of a user runs on these hosts, or none does soon."""
+def assert_nothing_runs(hosts: list[Host], timeout_s: float = 20) -> None:
+    """No process of `tester` runs on these hosts, or none does soon."""
 
     def processes() -> list[str]:
-        return [f"{host.name}: {line}" for host in hosts for line in host.command_lines(user)]
+        return [f"{host.name}: {line}" for host in hosts for line in host.command_lines("tester")]
 
-    until(lambda: not processes(), lambda: f"all processes of {user} ended: {processes()}", timeout_s)
+    until(lambda: not processes(), lambda: f"all processes of tester ended: {processes()}", timeout_s)
 
 
-def assert_nothing_left(hosts: list[Host], user: str = "tester") -> None:
-    """No process of a user runs on these hosts, and no file of one is left on their own disks."""
-    assert_nothing_runs(hosts, user)
+def assert_nothing_left(hosts: list[Host]) -> None:
+    """No process of `tester` runs on these hosts, and no file of one is left on their own disks."""
+    assert_nothing_runs(hosts)
     for host in hosts:
-        left = host.run("find", "/tmp", "/var/tmp", "/dev/shm", "!", "-type", "d", "-user", user).stdout
+        left = host.run("find", "/tmp", "/var/tmp", "/dev/shm", "!", "-type", "d", "-user", "tester").stdout
         assert not left, f"{host.name}: {left}"

@@ -1,7 +1,5 @@
 """A space that names a script: the script's values, what the study sets, and what only the script may say."""
 
-from typing import Any
-
 import pytest
 
 from study.driver.opening import RunOptions, resumed_identity
@@ -15,13 +13,6 @@ from tests.script_facts import facts, script_spec
 from tests.spaces import read_again
 
 WITHOUT_LR = {"values": {name: value for name, value in facts().values.items() if name != "lr"}}
-SCHEDULED = {**WITHOUT_LR, "schedules": ["lr"]}
-APPO = {"algorithm": "APPO", "base_algorithm": "APPO"}
-
-
-def one_runner(**parameters: Any) -> dict[str, Any]:
-    """Return sections of a space whose search has one trial of one runner for each choice."""
-    return {"parameters": {"num_env_runners": 1, **parameters}, "search": {"sampler": "random", "num_trials": 2}}
 
 
 def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:

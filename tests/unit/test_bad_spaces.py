@@ -23,13 +23,13 @@ from study.space.script import ScriptFacts
 from study.space.sections import AXES
 from study.space.space_file import read_space
 from study.space.spec import StudySpec
-from tests import spaces, throughput
+from tests import spaces
 from tests.unit.test_space_rules import HELD_UP
 
 LIMIT_S = 2.0
 BASES: dict[str, dict[str, Any]] = {
     "holdup": HELD_UP,
-    "throughput": throughput.BASE,
+    "throughput": spaces.THROUGHPUT,
     "search": {**spaces.BASE, "search": {**spaces.BASE["search"], "baselines": []}},
 }
 

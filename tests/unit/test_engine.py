@@ -4,7 +4,6 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from study.space.parameters import SCALE
 from study.trial.settling import with_lasting_learner
 from tests.examples import example
 from tests.spaces import spec
-
-ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 
 
 @pytest.fixture(scope="module")

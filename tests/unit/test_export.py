@@ -22,9 +22,8 @@ from study.space.space_file import read_text
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
 from tests.script_facts import FACTS, facts, script_spec
-from tests.spaces import requests_of
+from tests.spaces import requests_of, throughput_spec
 from tests.spaces import spec as plain_spec
-from tests.throughput import throughput_spec
 from tests.values import replace
 
 

@@ -147,7 +147,6 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 HOMES = {
     "ray": {
         *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
-        "study/driver/losses.py",
         *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
         *("study/doctor/asking.py", "study/ray_private.py"),
     },

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import pytest
 from analysis.opened import Study
 from tests.examples import example
 
-ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = ("example_throughput", "example_study", "example_table")
 NOT_ESTIMATED = {
     ("return_steps", "value"): "points of curves; tests/unit/test_examples.py compares those of the certificate",

@@ -26,10 +26,8 @@ def place(process, number, host, *runners):
     }
 
 
-def node_load(host, foreign, *, cores=4, stolen=0.0):
-    return NodeLoad(
-        host=host, num_cores=cores, seconds=10.0, foreign_cores=foreign, stolen_cores=stolen, largest="make"
-    )
+def node_load(host, foreign, *, stolen=0.0):
+    return NodeLoad(host=host, num_cores=4, seconds=10.0, foreign_cores=foreign, stolen_cores=stolen, largest="make")
 
 
 def begin(session, runners):
@@ -39,10 +37,10 @@ def begin(session, runners):
     return come_up(session, started)
 
 
-def come_up(session, started, host="n0"):
+def come_up(session, started):
     count = int(started.setting["num_env_runners"])
-    runners = [place("runner", number, host, number) for number in range(1, count + 1)]
-    report(session.conductor, started.trial, built(place("main", 0, host), *runners), progress=0.0)
+    runners = [place("runner", number, "n0", number) for number in range(1, count + 1)]
+    report(session.conductor, started.trial, built(place("main", 0, "n0"), *runners), progress=0.0)
     return started.trial
 
 

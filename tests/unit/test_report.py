@@ -18,8 +18,6 @@ from tests.values import replace
 
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
-MOST_WORDS = 2_500
-EXAMPLES = ("example_throughput", "example_study", "example_table")
 
 
 def table(key, conclusion="It is so.", **more):

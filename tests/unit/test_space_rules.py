@@ -13,7 +13,7 @@ from study.space.parsing import parse_space
 from study.space.rules import LEFT_OUT, MUST, NEEDED
 from study.space.space_file import Source
 from study.space.spec import StudySpec
-from tests import spaces, throughput
+from tests import spaces
 from tests.script_facts import FACTS
 from tests.script_facts import SPACE as OF_SCRIPT
 
@@ -47,7 +47,7 @@ SCHEDULED = {
     "parameters": {"num_env_runners": [1, 2]},
     "script": {**FACTS, "values": WITHOUT_LR, "schedules": ["lr"], "overridden": ["grad_clip"]},
 }
-SEARCH, TIMED = spaces.BASE, throughput.BASE
+SEARCH, TIMED = spaces.BASE, spaces.THROUGHPUT
 
 BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     # base; changes; place where it is not the changed key; a part of what was found

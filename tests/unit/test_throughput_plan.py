@@ -12,8 +12,7 @@ from study.designs.registry import make_plan
 from study.designs.throughput import in_block
 from study.errors import ClusterError
 from study.space.settings import BASE_CELL, cells_of
-from tests.spaces import cluster, requests_of
-from tests.throughput import throughput_spec
+from tests.spaces import cluster, requests_of, throughput_spec
 
 
 def machine(cores, cpus=64, memory_mb=64_000):

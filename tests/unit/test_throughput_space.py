@@ -5,8 +5,7 @@ import pytest
 from study.errors import SpaceError
 from study.space.settings import BASE_CELL, cells_of
 from study.space.spec import StudySpec
-from tests.spaces import read_again
-from tests.throughput import throughput_spec
+from tests.spaces import read_again, throughput_spec
 
 
 def test_cells_are_the_cross_products_around_the_base_each_once():

@@ -8,8 +8,7 @@ from study.records.ledger import best_per_scale
 from study.space.settings import BASE_CELL
 from tests.driven import Driven, assert_whole, rows
 from tests.reported import built, iteration, report
-from tests.spaces import cluster
-from tests.throughput import throughput_spec
+from tests.spaces import cluster, throughput_spec
 
 CLUSTER = cluster(local=(8, 2))
 PHASES = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")

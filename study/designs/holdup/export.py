@@ -9,7 +9,6 @@ from study.engine import OWN
 from study.exporting.script import plain_script, space_file
 from study.records.folder import StudyFolder
 from study.space.settings import WINNER, WINNER_RLLIB, fitted
-from study.space.spec import StudySpec
 
 SEEDS = (1, 2, 3)
 """Of the space file's trials."""
@@ -28,7 +27,7 @@ def export_python(folder: StudyFolder, scale: int) -> str:
     """
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
-    return plain_script(spec, setting, header=_header(content, spec, scale), iterations=None)
+    return plain_script(spec, setting, header=_header(content, scale), iterations=None)
 
 
 def export_yaml(folder: StudyFolder, scale: int) -> str:
@@ -36,11 +35,11 @@ def export_yaml(folder: StudyFolder, scale: int) -> str:
     content, spec = make_certificate(folder), folder.identity().parse()
     setting = fitted(spec, content["winner"]["rule"], scale)
     description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
-    header = _header(content, spec, scale)
+    header = _header(content, scale)
     return space_file(spec, setting, header=header, description=description, seeds=SEEDS)
 
 
-def _header(content: Mapping[str, Any], spec: StudySpec, scale: int) -> Iterator[str]:
+def _header(content: Mapping[str, Any], scale: int) -> Iterator[str]:
     """Yield what a reader must know of where the numbers come from."""
 
     def found(arm: Mapping[str, Any]) -> str:

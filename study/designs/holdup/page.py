@@ -71,7 +71,7 @@ def _rivals(content: Content) -> Iterator[str]:
         (
             [
                 name,
-                _signed(row["difference"], 3),
+                f"{row['difference']['value']:+.3f} {_range(row['difference'], 3)}",
                 *("-" if row[each] is None else f"{row[each]:.4f}" for each in ("p_value", "p_adjusted")),
                 estimate(row["steps_ratio"], 2, n=False),
                 " against ".join(map(str, row["solved"])),
@@ -165,11 +165,6 @@ def estimate(found: Content | None, digits: int, *, n: bool = True) -> str:
         return "-"
     count = f" (n={found['n']})" if n else ""
     return f"{found['value']:.{digits}f} {_range(found, digits)}{count}"
-
-
-def _signed(found: Content, digits: int) -> str:
-    """Return a difference, its sign always shown."""
-    return f"{found['value']:+.{digits}f} {_range(found, digits)}"
 
 
 def _range(found: Content, digits: int) -> str:

@@ -125,7 +125,7 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     """
     where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}", _TRY
     try:
-        return _called(spec, _probe, spec, limit_s=PROBE_TIMEOUT_S) if apart else _probe(spec)
+        return _called(spec, _probe, spec) if apart else _probe(spec)
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
     except TrialError as error:
@@ -142,15 +142,15 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
         raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix) from error
 
 
-def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
+def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any) -> Any:
     """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
 
     Raises:
-        TrialError: That process ended, or did not answer within `limit_s` and a minute.
+        TrialError: That process ended, or did not answer within `PROBE_TIMEOUT_S + _ANSWER_S`.
     """
     if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
         return function(*args)
-    return called_apart(function, *args, limit_s=limit_s + _ANSWER_S)
+    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S)
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -258,7 +258,7 @@ PLAY_S, LONGEST_PLAY_S, MOST_STEPS = 0.5, 2.0, 50_000
 def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
     """Play the environment of a space; None where it fails, which whoever plays it next will report."""
     try:
-        found: Speeds = _called(spec, speeds, functools.partial(make_env, spec), limit_s=PROBE_TIMEOUT_S)
+        found: Speeds = _called(spec, speeds, functools.partial(make_env, spec))
     except (Exception, SystemExit):  # noqa: BLE001 (whatever an environment raises)
         return None
     return found
