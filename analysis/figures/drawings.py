@@ -253,7 +253,7 @@ def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str
     if means.empty:
         return absent(key, title, NO_LEARNING)
     failed = count(sum(int(each.failed.sum()) for each in chosen), "failed run")
-    none = "one run has none, and fewer than five of which some are solved"
+    none = "none for one run, and none for fewer than five of which some are solved and others are not"
     reading = f"Large dots: {marks}. Bars: 95 % intervals; {none}. Pale dots: single runs"
     return Figure(
         key=key,
@@ -314,7 +314,7 @@ def return_steps(study: "Study", title: str) -> Figure:
     reading = (
         "Lines: interquartile mean of the greedy evaluation return over the runs of a setting; bands: 95 % intervals, "
     )
-    reading += "one run has none, and fewer than five of which some are at the target"
+    reading += "none for one run, and none for fewer than five of which some are at the target and others are not"
     dotted = "" if goal is None else f"Dotted: the target, {goal:g}"
     return Figure(
         key=key,
