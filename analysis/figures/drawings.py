@@ -293,7 +293,9 @@ def return_steps(study: "Study", title: str) -> Figure:
     """Return the evaluation return along the training, of the arms at the target scale or the best of each scale."""
     key, evaluations, spec = "return_steps", study.evaluations, study.data.spec
     if evaluations.empty:
-        return absent(key, title, "No evaluation is recorded, so no return can be drawn. Fix: wait for the first one.")
+        why = "No evaluation is recorded, so no return can be drawn."
+        fix = "" if study.kind == "throughput" else " Fix: wait for the first one."
+        return absent(key, title, f"{why}{fix}")
     chosen = shown(study)
     if spec is not None and spec.holdup is not None:  # of the chosen setting the other scales stand beside its score
         chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == spec.holdup.target_scale]

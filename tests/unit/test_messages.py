@@ -29,7 +29,7 @@ def is_said(value: ast.expr | None) -> bool:
 
 def test_every_error_that_names_a_place_has_a_rule_and_a_fix() -> None:
     found, excused, seen = set(), set(), [*errors()]
-    assert len(seen) > 200, "the sources are read"
+    assert len(seen) > 150, "the sources are read"
     for file, call, given in seen:
         if ast.unparse(call.func) in ("replace", "in_one_line") or any(each.arg is None for each in call.keywords):
             continue  # the parts of another error
