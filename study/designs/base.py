@@ -63,8 +63,6 @@ class Design(Protocol):
     """As `StudySpec.design` gives it."""
     stages: tuple[str, ...] = ()
     """Stages of the study, in their order; a session can be ended after each."""
-    times: bool = False
-    """Whether each trial is named and timed: a row means a run of a cell, not of a setting."""
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials that are known after these decisions, in their order, numbered from 0."""

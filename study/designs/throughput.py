@@ -28,7 +28,6 @@ class Throughput(Design):
     """How many environment steps a second each cell makes."""
 
     name = THROUGHPUT
-    times = True
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials block by block, in the order in which they run, each alone on the machine."""

@@ -35,14 +35,10 @@ class NodeShape:
 class Speeds:
     """What an environment took where it was played for a moment, by random actions, before the start."""
 
-    seconds: float
-    """How long it was played."""
     step_s: float
     """Seconds of a step, resets included."""
     episode_steps: float | None
     """Mean steps of the episodes that ended meanwhile; None: none did."""
-    limit: int | None
-    """Steps after which an episode is cut; None: it has no limit."""
     observation_shape: tuple[int, ...] = ()
     """Of what the network sees; empty where nobody knows."""
 
@@ -64,11 +60,6 @@ class ClusterShape:
     def num_gpus(self) -> float:
         """GPUs that Ray hands out."""
         return sum(node.num_gpus for node in self.nodes)
-
-    @property
-    def memory_mb(self) -> int:
-        """Memory of all nodes."""
-        return sum(node.memory_mb for node in self.nodes)
 
     @property
     def capacity(self) -> int:

@@ -138,7 +138,7 @@ _LEARNT_S = {"rllib": 25e-6, "fused": 2e-6}
 """Seconds of a step in each epoch, in minibatches of 128."""
 _PICTURE_S = 0.2e-3, 0.65e-3
 """What convolutions on 64 x 64 pixels add to both."""
-_SMALL = Speeds(seconds=0, step_s=13e-6, episode_steps=None, limit=None)
+_SMALL = Speeds(step_s=13e-6, episode_steps=None)
 """Acrobot-v1, which stands for an environment that was not measured."""
 _START_S, _PROCESS_S = 6.0, 2.5
 """Start-up of a trial, and CPU seconds in which each further process is imported."""

@@ -294,8 +294,8 @@ def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():
 
 def test_an_environment_is_played_for_a_moment_and_a_failing_one_says_nothing():
     found = speeds_of(spec(environment__id="CartPole-v1").environment)
-    assert found.limit == 500 and 10 < found.episode_steps < 60 and found.observation_shape == (4,)
-    assert 0 < found.step_s < 0.1 and 0 < found.seconds < 5
+    assert 10 < found.episode_steps < 60 and found.observation_shape == (4,)
+    assert 0 < found.step_s < 0.1
     assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None
 
 

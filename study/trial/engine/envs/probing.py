@@ -277,12 +277,9 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
             if terminated or truncated:
                 ended.append(length)
                 length = 0
-        passed = time.monotonic() - began
         return Speeds(
-            seconds=passed,
-            step_s=passed / steps,
+            step_s=(time.monotonic() - began) / steps,
             episode_steps=sum(ended) / len(ended) if ended else None,
-            limit=None if env.spec is None else env.spec.max_episode_steps,
             observation_shape=tuple(env.observation_space.shape or ()),
         )
 
