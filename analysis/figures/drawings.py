@@ -106,7 +106,7 @@ def _lines(ax: Axes, frame: pd.DataFrame) -> None:
 
     ax.set_xscale("log", base=2)
     ax.minorticks_off()
-    lines_of(ax, frame, "num_env_runners", "value", bars)
+    lines_of(ax, frame, "num_env_runners", bars)
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.axhline(1, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     low, high = min(frame[["value", "low"]].min()), max(1.0, *frame[["value", "high"]].max())
@@ -342,7 +342,7 @@ def _curves(ax: Axes, frame: pd.DataFrame, *, target: float | None) -> None:
     def band(rows: pd.DataFrame, look: Mapping[str, Any]) -> None:
         ax.fill_between(rows["at"], rows["low"], rows["high"], alpha=0.14, linewidth=0, **look)
 
-    lines_of(ax, here, "at", "value", band)
+    lines_of(ax, here, "at", band)
     if target is not None and low - room <= target <= high + room:
         ax.axhline(target, color=GREY, dashes=(1, 2), linewidth=1.2, zorder=1)
     ax.set(ylim=(low - room, high + room), ylabel="evaluation return")

@@ -161,10 +161,8 @@ def sentences(texts: Iterable[str]) -> str:
     return " ".join(each[0].upper() + each[1:] + ("" if each[-1] in ".!?" else ".") for each in said if each)
 
 
-def lines_of(
-    ax: Axes, frame: pd.DataFrame, x: str, y: str, draw: Callable[[pd.DataFrame, Mapping[str, Any]], object]
-) -> None:
-    """Draw each of the frame's `series` as a line with marks, over what `draw` adds; a legend below names several.
+def lines_of(ax: Axes, frame: pd.DataFrame, x: str, draw: Callable[[pd.DataFrame, Mapping[str, Any]], object]) -> None:
+    """Draw the `value` of each `series` as a line with marks, over what `draw` adds; a legend below names several.
 
     A line is in the order of its rows. `draw` adds what belongs to it, such as its interval, given its rows and colour.
     """
@@ -179,7 +177,7 @@ def lines_of(
     seaborn.lineplot(
         frame,
         x=x,
-        y=y,
+        y="value",
         hue="series",
         palette=palette,
         style="series",

@@ -85,7 +85,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_surroundings(
-    *, address: str | None = None, tracking_uri: str | None = None, out: Path = Path("studies"), spec: StudySpec | None
+    *, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None
 ) -> Surroundings:
     """Ask this machine, or every node of a live Ray. What Ray prints about its nodes is dropped: the findings say it.
 

@@ -146,7 +146,7 @@ class PoolTask:
 class EnvPoolLanes:
     """Lanes over one pool, as `GymnasiumLanes`; `seeds[i]` is the seed of lane i, however lanes are spread."""
 
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float = 0.0) -> None:
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float) -> None:
         """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31.
 
         Raises:
