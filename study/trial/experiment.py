@@ -28,6 +28,7 @@ from ray.tune.registry import register_env
 
 from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
+from study.space.domains import suggestion
 from study.space.parameters import Value
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
@@ -276,7 +277,7 @@ def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -
     """Apply what a space says under `rllib:`."""
     for method, arguments in rllib.items():
         rule, got = f"must be a method of {type(config).__name__}", method
-        fix = f"Use one of: {', '.join(sorted(_METHODS))}."
+        fix = suggestion(method, sorted(_METHODS))
         if method in _METHODS:
             rule, got, fix = f"RLlib must accept {dict(arguments)}", "", "Change the value, or correct the name."
             try:

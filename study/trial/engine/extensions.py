@@ -323,7 +323,8 @@ def num_lanes_in_order(config: Any) -> int | None:
     if not getattr(config.env_runner_cls, "in_lane_order", False):
         return None
     layout = getattr(config, "lane_layout", None)
-    return int(layout.num_lanes if layout else max(config.num_env_runners, 1) * config.num_envs_per_env_runner)
+    runners = layout.num_env_runners if layout else max(config.num_env_runners, 1)
+    return int(runners * config.num_envs_per_env_runner)
 
 
 class ScaledRewards(ConnectorV2):
