@@ -36,7 +36,7 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess
+from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
 from study.planning.plan import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
@@ -71,6 +71,8 @@ class StudyResult:
     rows: tuple[TrialRow, ...]
     """Every trial on record, by its number."""
     closed: StudyClosed
+    mirrors: tuple[MirrorReport, ...]
+    """How each place that shows the study caught up."""
     is_broken: bool = False
     """Whether it ended because its first trials all failed in the same way."""
     certificate: Mapping[str, Any] | None = None
@@ -224,7 +226,8 @@ class _Session:
             self.display.note("Working out the answer …")
             answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        for report in self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer):
+        reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
+        for report in reports:
             if not report.drained:
                 self.display.note(
                     f"{report.name} lacks up to {report.behind} records ({report.reason or 'it is slow'}); "
@@ -237,6 +240,7 @@ class _Session:
             closed=closed,
             is_broken=is_broken,
             certificate=certificate,
+            mirrors=reports,
         )
 
     def _abandon_mirrors(self) -> None:

@@ -128,7 +128,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
     rows = tuple(ledger_of(folder.records).rows.values())
-    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed)
+    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
