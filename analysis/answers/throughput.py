@@ -190,7 +190,6 @@ def _fastest(fastest: "pd.Series[Any]", mine: "pd.Series[Any]", *, equal: bool) 
 
 
 def _setting(study: "Study", row: "pd.Series[Any]") -> dict[str, int]:
-    """Return what a person types for a measured cell."""
     runs = study.data.runs
     run = runs[runs["fingerprint"].eq(row["fingerprint"]) & runs[SCALE].eq(row[SCALE])].iloc[0]
     names = TYPED if runs[TYPED[0]].nunique() > 1 else TYPED[1:]

@@ -213,7 +213,6 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
 
 
 def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, str | bytes]]:
-    """Yield name and content of every file."""
     forms: list[Form] = ["svg", "png"] if {*formats} != {"csv"} else []
     forms += ["pdf"] if "tex" in formats else []
     drawn = [each for each in report.figures if each.drawn]
@@ -229,7 +228,6 @@ def _contents(report: Report, formats: Sequence[Format]) -> Iterator[tuple[str, 
 
 
 def _stale(report: Report) -> Iterator[str]:
-    """Yield the files that an earlier report may have left and whose table or figure this one does not have."""
     shown = {f"tables/{each.key}" for each in report.tables}
     shown |= {f"figures/{each.key}" for each in report.figures if each.drawn}
     for name in {"tables/answer", "tables/prices", *(f"figures/{key}" for key in FIGURES)} - shown:

@@ -322,9 +322,10 @@ def num_lanes_in_order(config: Any) -> int | None:
     """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
     if not getattr(config.env_runner_cls, "in_lane_order", False):
         return None
-    layout = getattr(config, "lane_layout", None)
-    runners = layout.num_env_runners if layout else max(config.num_env_runners, 1)
-    return int(runners * config.num_envs_per_env_runner)
+    of = (
+        getattr(config, "lane_layout", None) or config
+    )  # an emulated trial's configuration has one runner with all lanes
+    return int(max(of.num_env_runners, 1) * of.num_envs_per_env_runner)
 
 
 class ScaledRewards(ConnectorV2):
