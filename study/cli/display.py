@@ -213,10 +213,13 @@ def _running(row: TrialRow, moment: float) -> tuple[str, ...]:
 
 
 def print_end(console: Console, result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
-    """Print what a session came to: where the study stands, its answer, and what to type next."""
+    """Print what a session came to: its answer, where the study stands, and what to type next."""
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     closed, identity, folder = result.closed, result.identity, result.folder
+    if answer is not None:
+        say(console, "")
+        print_answer(console, answer)
     say(console, "")
     if closed.reason == "stopped":  # a signal gives ten seconds
         say(console, f"{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
@@ -225,9 +228,6 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
         shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
         show(console, replace(now, advice=shown))
         say(console, f"Engine: {engines_in_words(row.engine for row in result.rows)}")
-    if answer is not None:
-        say(console, "")
-        print_answer(console, answer)
     uri = mask_credentials(identity.tracking_uri)
     experiment = MlflowMirror(folder).state.experiment_id
     page = f"/#/experiments/{experiment}" if experiment else ""

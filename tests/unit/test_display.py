@@ -133,12 +133,16 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     assert not isinstance(answer, str), answer
     text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
     places = [
+        answer.sentence.split(",")[0][:40],
         "demo: at the end of the stage that was asked for (for a test)",
         "3 of 3 trials ended (2 finished, 1 failed)",
         "1 trial failed; the latest",
     ]
-    places += [answer.sentence.split(",")[0][:40], "Resume with: python run_study.py x.yaml --resume"]
-    places += ["python -m study report ", "mlflow ui --backend-store-uri"]
+    places += [
+        "Resume with: python run_study.py x.yaml --resume",
+        "python -m study report ",
+        "mlflow ui --backend-store-uri",
+    ]
     found = [text.index(place) for place in places]
     assert found == sorted(found)
     assert "The answer is away." in printed(print_end, result, "", "The answer is away.", width=100)
