@@ -244,7 +244,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             moment: When it ends, seconds since the epoch.
         """
         end = structs.replace(self, status=status, ended_at=moment)
-        return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
+        return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial"}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------
