@@ -150,3 +150,8 @@ class SpaceError(StudyError, ValueError):
     def of(cls, source: str, *, where: str, rule: str, got: object = "", fix: str, line: int | None = None) -> Self:
         """Return the error of one fault; arguments as of `Fault`."""
         return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, line=line)])
+
+
+def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> SpaceError:
+    """Return the error of one option or argument of a command."""
+    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)

@@ -5,6 +5,7 @@ import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,13 +20,15 @@ from study.planning.plan import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, plain, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, listed, number, plain, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
     from study.designs.base import Design
     from study.driver.conductor import Conductor
     from study.driver.run import StudyResult
+    from study.evaluating.film import Film
+    from study.evaluating.playing import Evaluated
 
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
@@ -269,3 +272,53 @@ def print_answer(console: Console, answer: "Answer | str") -> None:
     console.print(Text(sentence.rstrip(), style="bold"), soft_wrap=True)
     if rest:
         console.print(Text(f"\n{rest.rstrip()}"), soft_wrap=True)
+
+
+# --- what a policy gets -----------------------------------------------------------------------------------------------
+
+
+def print_evaluated(console: Console, evaluated: "Evaluated") -> None:
+    """Print what a policy got, and what that means and does not mean."""
+    policy, spec, returns, mean = evaluated.policy, evaluated.spec, evaluated.returns, evaluated.mean
+    n, is_random = len(returns), policy.row is None
+    how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
+    first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
+    interval = f" [{significant(mean.low)}, {significant(mean.high)}], 95 % interval over {n:,} episodes"
+    lines = {
+        "mean return": significant(mean.value) + (interval if mean.has_interval else " (no interval)"),
+        "median": significant(median(returns)),
+        "range": f"{significant(min(returns))} to {significant(max(returns))}",
+        "cut": f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps",
+    }
+    if (solved := evaluated.solved) is not None:
+        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
+        target = f"{spec.environment.target:,g} or above"
+        lines["solved"] = f"{evaluated.num_solved:,} of {n:,} at the target of {target}: {share}"
+    say(console, policy.title)
+    say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
+    for name, value in lines.items():
+        say(console, f"{name:<12} {value}")
+    own = policy.spec.evaluation.seed
+    if is_random and mean.rounded is None:
+        say(console, "\nOne episode has no interval and is no floor. More: --episodes 200")
+    elif is_random:
+        say(console, "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:")
+        say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
+    elif evaluated.as_recorded:
+        say(console, "\nThese are the returns of the trial's last evaluation on record, episode by episode.")
+    elif evaluated.as_recorded is False:
+        other = "another CPU that rounds otherwise, or an environment that does not follow its seed"
+        say(console, f"\nThese are not the returns on record: other versions, {other}.")
+    if policy.chosen_among > 1 and spec.evaluation.seed == own:
+        chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
+        say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
+
+
+def print_film(console: Console, film: "Film") -> None:
+    """Print where the film is and what it shows."""
+    end = "" if all(film.whole) else ", not all to their end"
+    say(console, f"Film: {film.file} ({count(len(film.whole), 'episode')}{end}; {film.seconds:.1f} s)")
+    if film.unlike:
+        numbers = listed(episode + 1 for episode in film.unlike)
+        what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."
+        say(console, f"{what} Fix: draw from its np_random alone.")

@@ -18,9 +18,8 @@ from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
+from study.cli.commands import folder_of_experiment, report, sync_study
 from study.cli.display import show
-from study.cli.results import folder_of_experiment, report
-from study.cli.sync import sync_study
 from study.console import SteadyConsole
 from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from study.cli.run import app as run
+from study.cli.commands import app
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
@@ -129,5 +129,5 @@ def test_the_manifest_for_kubernetes_hands_out_what_its_pods_own_and_types_a_com
     assert {"/etc/study", "/study"} <= mounted
     words = [SPACE if word.startswith("/etc/") else re.sub("^local$|^auto$", "local", word) for word in words]
     words = [word.replace("/study/", f"{place}/") for word in words]
-    result = CliRunner().invoke(run, [*words, "--dry-run"])
+    result = CliRunner().invoke(app, ["run", *words, "--dry-run"])
     assert result.exit_code == 0, (result.output, result.exception)

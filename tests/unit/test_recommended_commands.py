@@ -14,7 +14,7 @@ import typer.main
 
 from study.cli import commands as cli
 from study.designs.registry import make_plan
-from study.options import checked_stage, seconds
+from study.options import check_stage, seconds
 from study.options import load as load_options
 from study.space.space_file import SHIPPED
 from tests.examples import example
@@ -77,8 +77,7 @@ def check(line):
         return None
     changes = [given.get(name) for name in ("set_", "trials")]
     spec = load_options(space, *changes)
-    if given.get("until"):
-        checked_stage(given["until"], spec)
+    check_stage(given.get("until"), spec)
     return spec
 
 
