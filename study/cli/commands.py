@@ -166,7 +166,7 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
     from study.cli.display import print_plan
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
-    from study.planning.plan import remarks
+    from study.planning import remarks
     from study.trial.engine.envs.probing import probe_study, speeds_of
     from study.trial.settling import check_overrides
 

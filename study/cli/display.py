@@ -16,7 +16,7 @@ from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
-from study.planning.plan import Plan
+from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec

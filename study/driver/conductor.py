@@ -20,8 +20,7 @@ from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
-from study.planning.needs import label_at_start
-from study.planning.plan import Plan
+from study.planning import Plan, label_at_start
 from study.records.derived import write_table
 from study.records.folder import StudyFolder, unpack_policy, usable
 from study.records.ledger import Ledger, TrialRow

@@ -37,7 +37,7 @@ from study.machine.cluster import (
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
-from study.planning.plan import remarks
+from study.planning import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from study.planning.plan import Plan
+from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.records import TrialRequest
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from study.designs.registry import make_plan
 from study.errors import ClusterError
 from study.machine.shape import Speeds
-from study.planning.needs import (
+from study.planning import (
     Process,
     evaluation_due,
     execution_of,
@@ -19,8 +19,8 @@ from study.planning.needs import (
     num_cpus,
     processes,
     progress_of,
+    remarks,
 )
-from study.planning.plan import remarks
 from study.space.sections import BudgetSpec
 from tests.spaces import cluster, requests_of, spec
 
