@@ -203,7 +203,7 @@ def status(
     console = terminal()
     several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
     if several:
-        headings = ("study", "kind", "ended", "trials", "failed", "best score", "state")
+        headings = ("study", "kind", "ended", "trials", "failed", "best", "state")
         rows = [_line_of(folder) for folder in several]
         console.print(table(headings, rows, words=("kind",), fold=("study", "state")))
     elif study == Path("studies"):

@@ -20,7 +20,7 @@ from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, listed, number, plain, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, listed, number, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -36,7 +36,6 @@ INTERVAL_S = 30.0
 """Seconds between two lines on how far a study is."""
 MOST_RUNNING = 12
 """Trials under way that are listed; the rest are counted."""
-_STYLES = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
 _DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
 
 
@@ -72,7 +71,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
         for kind in plan.kinds
     ]
     headings = ["cell", *headings] if cells else headings
-    console.print(table(headings, rows, words=("cell", "execution", "timing will say"), width=console.width))
+    console.print(table(headings, rows, words=("cell", "execution", "timing will say")))
     if any(kind.label.provisional for kind in plan.kinds):
         say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
 
@@ -168,10 +167,7 @@ def show(console: Console, status: Status) -> None:
     """Print how far a study is, what runs now, and what a person should know or type."""
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
-    console.print(
-        Text.assemble((status.name, "bold"), ": ", (status.state, _STYLES[status.driver]), stage, session),
-        highlight=False,
-    )
+    say(console, f": {status.state}{stage}{session}", title=status.name)
     shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
     trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
     counts = ", ".join(f"{n} {name}" for name, n in shown.items())
@@ -180,10 +176,8 @@ def show(console: Console, status: Status) -> None:
         say(console, f"About {duration(left.seconds)} left, by the median of n={left.n} trials")
     for problem in status.problems:
         say(console, f"! {problem}")
-    if status.running:
-        headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
-        rows = [_running(row, status.moment) for row in status.running[:MOST_RUNNING]]
-        console.print(table(headings, rows, words=("timing",), width=console.width))
+    for row in status.running[:MOST_RUNNING]:
+        say(console, f"trial {row.trial}: {_under_way(row, status.moment)}")
     if len(status.running) > MOST_RUNNING:
         say(console, f"… and {len(status.running) - MOST_RUNNING} more")
     since = "nothing recorded yet"
@@ -197,19 +191,15 @@ def show(console: Console, status: Status) -> None:
             console.print(Text(f"  {each.command}"), soft_wrap=True)  # whole, to be copied
 
 
-def _running(row: TrialRow, moment: float) -> tuple[str, ...]:
-    return (
-        str(row.trial),
-        str(row.num_env_runners),
-        plain(row.setting.get("train_batch_size", MISSING)),
-        number(row.setting.get("lr"), ".2g"),
-        str(row.seed),
-        duration(max(moment - row.started, 0.0)),
-        "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
-        number(row.env_steps_per_s(), ",.0f"),
-        (("" if row.provisional else row.timing) or "not settled")
-        + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
-    )
+def _under_way(row: TrialRow, moment: float) -> str:
+    """Return what a trial under way runs and how far it is, in one line."""
+    again = f", attempt {row.attempt}" if row.attempt > 1 else ""
+    what = f"{count(row.num_env_runners, 'runner')}, seed {row.seed}{again}"
+    since = duration(max(moment - row.started, 0.0))
+    if row.startup_time_s is None:
+        return f"{what}: starting for {since}"
+    rate, timing = number(row.env_steps_per_s(), ",.0f"), "not settled" if row.provisional else row.timing
+    return f"{what}: {row.progress:.0%} done in {since}, {rate} env steps/s ({timing})"
 
 
 # --- at the end -------------------------------------------------------------------------------------------------------

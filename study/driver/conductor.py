@@ -41,8 +41,6 @@ from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.text import count
 
-Loss = Literal["node", "process"]
-"""What died under a trial."""
 TAKEN_BACK = 2
 """How often a trial that lost its node or a process runs again in one session; after that it has failed.
 
@@ -57,6 +55,17 @@ TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
 
+class Fault(NamedTuple):
+    """How a trial ended that did not finish."""
+
+    reason: str
+    loss: Literal["node", "process"] | None = None
+    """What died under it."""
+    way: str = ""
+    """What failures of one kind have in common, such as the line of a person's code; empty: the reason without its
+    digits, since steps, runners, addresses and values differ."""
+
+
 class Stop(NamedTuple):
     """Why a study ends before its plan."""
 
@@ -69,7 +78,12 @@ class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
-        stop: Set once the session is to end early.
+        spec: The space.
+        plan: What is planned on this cluster.
+        folder: The study's folder.
+        ledger: The state that the records have led to.
+        design: The kind of study.
+        stop: Why the session ends early; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
     """
 
@@ -90,11 +104,11 @@ class Conductor:
         """Open a session: end the attempts that a killed driver left.
 
         Args:
-            spec: The space.
-            plan: What is planned on this cluster.
-            folder: The study's folder.
-            log: Its records, open.
-            ledger: The state that the records have led to.
+            spec: As the next two, an attribute.
+            plan: See there.
+            folder: See there.
+            log: The study's records, open.
+            ledger: The state that they have led to.
             provenance: Where and with what this driver runs.
             deadline: End of the time budget, on the clock of `time.monotonic`.
             until: Last stage of the design that this session runs.
@@ -104,8 +118,7 @@ class Conductor:
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.is_broken, self._keep_going = False, keep_going
-        self._log, self._proposer = log, Proposer(spec, ledger)
-        self.design = design_of(spec)
+        self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
         self._queue = TrialQueue(plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
@@ -161,21 +174,20 @@ class Conductor:
         request = None if self.stop is not None else self._queue.next()
         if request is None:
             return None
-        needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
+        needs, rows = self.plan.needs(request), self.ledger.rows
         started = start_of(
             self.spec,
             request,
             *self._proposer.ask(request),
-            attempt=earlier.attempt + 1 if earlier else 1,
+            attempt=rows[request.trial].attempt + 1 if request.trial in rows else 1,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
         self._course.check(started)
         self._append(started)
-        row = self.ledger.rows[request.trial]
         for others in self._beside.values():
-            others.append(row)
-        self._beside[request.trial] = [self.ledger.rows[other] for other in self._beside]
+            others.append(rows[request.trial])
+        self._beside[request.trial] = [rows[other] for other in self._beside]
         self._queue.begin(request)
         return started
 
@@ -226,13 +238,33 @@ class Conductor:
             checkpoint = str(target.relative_to(self.folder.path))
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
-    def keep_traceback(self, trial: int, text: str) -> None:
-        """Write what Ray said about the attempt that just failed into the study's folder; a full disk loses it."""
-        if text:
-            file = self.folder.tracebacks / f"trial_{trial:05d}_{self.ledger.rows[trial].attempt}.txt"
-            with contextlib.suppress(OSError):
-                file.parent.mkdir(exist_ok=True)
-                file.write_text(mask_credentials(text))
+    def fail(self, trial: int, fault: Fault, said: str = "") -> None:
+        """Record that a trial did not finish; one that lost its node or a process is dealt out again, a few times.
+
+        Args:
+            trial: Its number.
+            fault: How it ended.
+            said: What Ray said about it, which is kept in the study's folder; a full disk loses that.
+        """
+        row, lost = self.ledger.rows[trial], fault.loss
+        if row.status != "running":
+            return
+        with contextlib.suppress(OSError):
+            if said:
+                self.folder.tracebacks.mkdir(exist_ok=True)
+                file = self.folder.tracebacks / f"trial_{trial:05d}_{row.attempt}.txt"
+                file.write_text(mask_credentials(said))
+        if self.stop is not None:
+            # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
+            self.end(trial, "interrupted", self.stop.detail)
+        elif lost is None:
+            self.end(trial, "failed", fault.reason, way=fault.way)
+        elif self._losses[trial] == TAKEN_BACK:
+            self.end(trial, "failed", f"{fault.reason} (lost {TAKEN_BACK + 1} times)", lost=lost)
+        else:
+            self._losses[trial] += 1
+            self.end(trial, "interrupted", fault.reason, lost=lost)
+            self._queue.take_back(trial)
 
     def end(
         self,
@@ -242,7 +274,7 @@ class Conductor:
         *,
         checkpoint: str | None = None,
         way: str = "",
-        lost: Loss | None = None,
+        lost: str | None = None,
         last_seen: float | None = None,
     ) -> None:
         """Record the end of an attempt; a second end of the same attempt is ignored.
@@ -252,9 +284,8 @@ class Conductor:
             status: How it ended.
             reason: Why, unless it finished.
             checkpoint: Folder of the final policy.
-            way: What failures of one kind have in common, such as the line of a person's code; empty: the reason
-                without its digits, since steps, runners, addresses and values differ.
-            lost: What died under it.
+            way: As of `Fault`.
+            lost: What died under it: `node` or `process`.
             last_seen: When it ended, seconds since the epoch, if that was before now.
         """
         row = self.ledger.rows[trial]
@@ -263,6 +294,7 @@ class Conductor:
             return
         summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
         label = label_at_end(row, failed=status == "failed", lost=lost or "", beside=self._beside.pop(trial, []))
+        timing = (label.timing, label.reason) if label else (None, "")
         self._append(
             TrialEnded(
                 trial=trial,
@@ -271,8 +303,8 @@ class Conductor:
                 reason=reason,
                 summary=summary,
                 checkpoint=checkpoint,
-                timing=label.timing if label else None,
-                timing_reason=label.reason if label else "",
+                timing=timing[0],
+                timing_reason=timing[1],
                 node_loads=row.node_loads,
                 last_seen=last_seen,
             )
@@ -302,36 +334,21 @@ class Conductor:
         with contextlib.suppress(OSError):  # it is made of the records, and every session writes it again
             write_table(self.folder.table, self.ledger.rows.values())
 
-    # --- what dies ---------------------------------------------------------------------------------------------
-
-    def lose(self, trial: int, loss: Loss, reason: str) -> None:
-        """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
-        if self.ledger.rows[trial].status != "running":
-            return
-        self._losses[trial] += 1
-        if self._losses[trial] > TAKEN_BACK:
-            self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
-            return
-        self.end(trial, "interrupted", reason, lost=loss)
-        self._queue.take_back(trial)
-
     def tune_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, as if each had lost its node.
 
         Where it dies again and again and no trial ends by itself, the machine is the cause: the study ends.
         """
         deaths, running = self._deaths + 1, list(self._queue.running)
-        hopeless = deaths > (MOST_DEATHS if running else 1)
-        for trial in running:
-            if hopeless:
+        if deaths > (MOST_DEATHS if running else 1):
+            for trial in running:
                 self.end(trial, "interrupted", reason, lost="node")
                 self._queue.take_back(trial)
-            else:
-                self.lose(trial, "node", reason)
-        self._deaths = deaths  # a trial that it is put down to did not end by itself
-        if hopeless:
             fix = "Fix: free the machine's memory, then run the same command with --resume."
             self.end_early("error", f"{reason} {fix}")
+        for trial in running:
+            self.fail(trial, Fault(reason, "node"))
+        self._deaths = deaths  # a trial that it is put down to did not end by itself
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -342,9 +359,13 @@ class Conductor:
     @property
     def must_stop(self) -> bool:
         """Whether running trials are to be stopped now; takes the decision that is due, and looks at the clock."""
-        queue = self._queue
+        queue, course = self._queue, self._course
         try:
-            self._advance()
+            if course.decides and not queue.running and self.stop is None:
+                while course.is_due and not queue.waiting:
+                    queue.replace(course.decide())
+                if not course.is_due:
+                    queue.replace([])
         except RecordError as error:  # a full disk, for instance; the decision is taken again by a resume
             self.end_early("error", str(error))
         if queue.deadline is not None and self.stop is None:
@@ -353,17 +374,6 @@ class Conductor:
             elif queue.waiting and not queue.running and not queue.part_ended and not queue.startable():
                 self.end_early("time budget", "no further trial would end within the time budget")
         return self.stop is not None
-
-    def _advance(self) -> None:
-        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
-        queue, course = self._queue, self._course
-        if not course.decides or queue.running or self.stop is not None:
-            return
-        while course.is_due:
-            if queue.waiting:
-                return
-            queue.replace(course.decide())
-        queue.replace([])
 
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from study.driver.conductor import MOST_DEATHS, TAKEN_BACK
+from study.driver.conductor import MOST_DEATHS, TAKEN_BACK, Fault
 from study.records.records import StudyClosed, TrialEnded, TrialStarted
 from tests.driven import CLUSTER, Session, assert_whole, records, rows
 from tests.spaces import cluster, spec
@@ -90,7 +90,7 @@ class Study(RuleBasedStateMachine):
     @rule(data=st.data(), loss=st.sampled_from(["node", "process"]))
     def lose(self, data: st.DataObject, loss: str) -> None:
         trial = self.one(data)
-        self.conductor.lose(trial, loss, f"its {loss} has died")
+        self.conductor.fail(trial, Fault(f"its {loss} has died", loss))
         self.lose_one(trial)
         self.deaths = 0 if self.standing[trial] == "failed" else self.deaths
 
