@@ -3,6 +3,7 @@
 import contextlib
 import shlex
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from analysis.status import Status, read_status, time_left
+from analysis.status import Status, TimeLeft, read_status, time_left
 from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
@@ -122,23 +123,31 @@ class Display:
 
 
 def headline(conductor: "Conductor") -> str:
-    """Return in one line how far the study is: what ended, the best, what runs, how long the rest should take."""
-    rows, counts, total = [*conductor.ledger.rows.values()], conductor.ledger.counts(), conductor.plan.num_trials
-    running, ended = [row for row in rows if row.status == "running"], counts["finished"] + counts["failed"]
-    phase = f"{conductor.phase}: " if conductor.phase else ""
-    parts = [f"{phase}{ended} of {'about ' if phase else ''}{total} trials ended"]
-    if counts["failed"]:
-        parts.append(f"{counts['failed']} failed")
-    if known := [final for row in rows if (final := _final_return(row)) is not None]:
-        parts.append(f"best return {significant(max(known))}")
-    if running:
-        waiting = sum(row.timing is None for row in running)
-        parts.append(f"{len(running)} running" + (f" ({waiting} starting)" if waiting else ""))
-    if conductor.stop is not None:
-        parts.append(f"stopping: {conductor.stop.detail}")
-    elif (left := time_left(rows, running, total, time.time())) is not None:
-        parts.append(f"about {duration(left.seconds)} left")
-    return " · ".join(parts)
+    """Return in one line how far a session is: what ended, the best, what runs, how long the rest should take."""
+    rows, total = [*conductor.ledger.rows.values()], conductor.plan.num_trials
+    running = [row for row in rows if row.status == "running"]
+    known = [final for row in rows if (final := _final_return(row)) is not None]
+    best = f"best return {significant(max(known))}" if known else ""
+    phase, stop = conductor.phase, conductor.stop
+    left = time_left(rows, running, total, time.time()) if stop is None else None
+    counts = conductor.ledger.counts()
+    how_far = _how_far(counts, f"{'about ' if phase else ''}{total}", running, left=left, best=best)
+    return f"{f'{phase}: ' if phase else ''}{how_far}{f' · stopping: {stop.detail}' if stop else ''}"
+
+
+def _how_far(
+    counts: Mapping[str, int], total: str, running: Collection[TrialRow], *, left: TimeLeft | None, best: str = ""
+) -> str:
+    """Return what has ended of `total` trials, what runs, how long the rest should take."""
+    starting = sum(row.timing is None for row in running)
+    parts = [
+        f"{counts['finished'] + counts['failed']} of {total} trials ended",
+        f"{counts['failed']} failed" if counts["failed"] else "",
+        best,
+        f"{len(running)} running{f' ({starting} starting)' if starting else ''}" if running else "",
+        f"about {duration(left.seconds)} left, by the median of n={left.n} trials" if left is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _final_return(row: TrialRow) -> float | None:
@@ -168,12 +177,8 @@ def show(console: Console, status: Status) -> None:
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
     say(console, f": {status.state}{stage}{session}", title=status.name)
-    shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
-    trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
-    counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else ""))
-    if (left := status.left) is not None:
-        say(console, f"About {duration(left.seconds)} left, by the median of n={left.n} trials")
+    total = f"{'about ' if status.guessed else ''}{status.num_trials}"
+    say(console, _how_far(status.counts, total, status.running, left=status.left))
     for problem in status.problems:
         say(console, f"! {problem}")
     for row in status.running[:MOST_RUNNING]:

@@ -23,7 +23,7 @@ from study.driver.opening import (
     take_up,
 )
 from study.driver.signals import StopSignals
-from study.errors import ExitCode, RecordError, SpaceError, TrackingError
+from study.errors import ExitCode, RecordError, SpaceError
 from study.jax_private import jax_obstacle
 from study.machine.cluster import (
     environment,
@@ -36,7 +36,7 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
+from study.mirrors.process import MirrorProcess, MirrorReport
 from study.planning import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
-RESUME_READY_TIMEOUT_S = 5.0
-"""How long a resume waits for a mirror, to be able to say that its place is down."""
 ABANDON_TIMEOUT_S = 5.0
 """How long a study that was stopped, or an error on the way out, waits for MLflow."""
 
@@ -168,8 +166,7 @@ class _Session:
         if ledger.closed is not None and nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
-        if self.is_new:
-            self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
+        self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -249,17 +246,10 @@ class _Session:
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self, *, files: bool) -> None:
-        """Let the places outside of the folder prove that they take the study; a first start insists on it."""
-        for key, mirror in self.mirrors.mirrors.items():
-            try:
-                if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
-                    self.mirrors.wait_ready(key, READY_TIMEOUT_S if self.is_new else RESUME_READY_TIMEOUT_S)
-            except TrackingError as error:
-                if self.is_new:
-                    raise
-                self.display.note(
-                    f"{mirror.name} does not answer; the study goes on and {mirror.name} will catch up. ({error})"
-                )
+        """Let the places outside of the folder prove that they take a new study; a resume catches up in any case."""
+        for key, mirror in self.mirrors.mirrors.items() if self.is_new else ():
+            if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
+                self.mirrors.wait_ready(key)
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[ClusterShape]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.driver.trial_queue import SLACK, Running, Waiting, admit
+from study.driver.trial_queue import SLACK, admit
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,7 @@ from study.driver.trial_queue import SLACK, Running, Waiting, admit
     ],
 )
 def test_a_later_trial_overtakes_only_if_the_first_hardly_waits_for_it(queue, running, capacity, admitted):
-    waiting = [Waiting(*each) for each in queue]
-    assert admit(waiting, [Running(*running)], capacity=capacity, now=0)[0] == admitted
+    assert admit(queue, [running], capacity=capacity, now=0)[0] == admitted
 
 
 def simulate(jobs, capacity, backfill):
@@ -31,8 +30,7 @@ def simulate(jobs, capacity, backfill):
     promises = {}
     while queue or running:
         while queue:
-            waiting = [Waiting(*jobs[i]) for i in queue]
-            held = [Running(cpus, end) for end, cpus in running]
+            waiting, held = [jobs[i] for i in queue], [(cpus, end) for end, cpus in running]
             shown, promised = waiting[: None if backfill else 1], promises.get(queue[0], math.inf)
             index, promises[queue[0]] = admit(shown, held, capacity=capacity, now=now, promised=promised)
             if index is None:
@@ -76,10 +74,10 @@ def test_a_47_cpu_trial_among_small_ones_neither_starves_nor_idles_the_cluster()
 
 def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
     """Ends are overestimated anew at every look: without its promise the first one would wait for ever."""
-    queue = [Waiting(num_cpus=46, duration=20.0), Waiting(num_cpus=4, duration=20.0)]
-    index, promised = admit(queue, [Running(num_cpus=44, end=25.0)], capacity=48, now=0.0)
+    queue = [(46, 20.0), (4, 20.0)]
+    index, promised = admit(queue, [(44, 25.0)], capacity=48, now=0.0)
     assert (index, promised) == (1, 25.0)
-    later = [Running(num_cpus=44, end=60.0)]
+    later = [(44, 60.0)]
     assert admit(queue, later, capacity=48, now=20.0)[0] == 1
     assert admit(queue, later, capacity=48, now=20.0, promised=promised)[0] is None
     assert admit(queue, [], capacity=48, now=30.0, promised=promised)[0] == 0

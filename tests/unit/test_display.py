@@ -274,7 +274,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder):
     places = (
         answer.sentence.split(",")[0][:40],
         "demo: at the end of the stage that was asked for (for a test)",
-        "3 of 3 trials ended (2 finished, 1 failed)",
+        "3 of 3 trials ended · 1 failed",
         "1 trial failed; the latest",
         "Resume with: python run_study.py x.yaml --resume",
         "python -m study report ",
