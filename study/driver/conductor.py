@@ -83,6 +83,7 @@ class Conductor:
         folder: The study's folder.
         ledger: The state that the records have led to.
         design: The kind of study.
+        queue: The trials that wait and those that run.
         stop: Why the session ends early; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
     """
@@ -120,7 +121,7 @@ class Conductor:
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
-        self._queue = TrialQueue(plan, ledger.rows, deadline=deadline)
+        self.queue = TrialQueue(plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
         self._failures: list[str] = []
@@ -158,20 +159,12 @@ class Conductor:
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         # One that is lost runs again, and the ends of those that run may decide on what follows.
-        return self.must_stop or not (self._queue.running or self._queue.startable())
-
-    @property
-    def part_ended(self) -> bool:
-        """Whether this run of Tune must end: the next trial needs another run, which reuses other processes or none."""
-        return self.stop is None and self._queue.part_ended
-
-    def begin_part(self) -> bool:
-        """Begin the trials of the next run of Tune; return whether they reuse processes."""
-        return self._queue.begin_part()
+        queue = self.queue
+        return self.must_stop or not (queue.running or queue.part_ended or queue.startable())
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
-        request = None if self.stop is not None else self._queue.next()
+        request = None if self.stop is not None else self.queue.next()
         if request is None:
             return None
         needs, rows = self.plan.needs(request), self.ledger.rows
@@ -188,7 +181,7 @@ class Conductor:
         for others in self._beside.values():
             others.append(rows[request.trial])
         self._beside[request.trial] = [rows[other] for other in self._beside]
-        self._queue.begin(request)
+        self.queue.begin(request)
         return started
 
     # --- recording ---------------------------------------------------------------------------------------------
@@ -202,7 +195,7 @@ class Conductor:
                 record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
             elif isinstance(record, TrialBuilt):
                 label = label_at_start(
-                    self.plan.needs(self._queue.requests[trial]).spec,
+                    self.plan.needs(self.queue.requests[trial]).spec,
                     self.plan.cluster,
                     num_env_runners=int(row.setting[SCALE]),
                     execution=row.execution,
@@ -264,7 +257,7 @@ class Conductor:
         else:
             self._losses[trial] += 1
             self.end(trial, "interrupted", fault.reason, lost=lost)
-            self._queue.take_back(trial)
+            self.queue.take_back(trial)
 
     def end(
         self,
@@ -289,7 +282,7 @@ class Conductor:
             last_seen: When it ended, seconds since the epoch, if that was before now.
         """
         row = self.ledger.rows[trial]
-        self._queue.running.pop(trial, None)
+        self.queue.running.pop(trial, None)
         if row.status != "running":
             return
         summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
@@ -311,7 +304,7 @@ class Conductor:
         )
         if row.ended:
             self._deaths = 0
-            self._queue.note_end(row)
+            self.queue.note_end(row)
         if status == "failed":
             self._stop_if_broken(reason, way or "".join(each for each in reason if not each.isdigit()))
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
@@ -339,11 +332,11 @@ class Conductor:
 
         Where it dies again and again and no trial ends by itself, the machine is the cause: the study ends.
         """
-        deaths, running = self._deaths + 1, list(self._queue.running)
+        deaths, running = self._deaths + 1, list(self.queue.running)
         if deaths > (MOST_DEATHS if running else 1):
             for trial in running:
                 self.end(trial, "interrupted", reason, lost="node")
-                self._queue.take_back(trial)
+                self.queue.take_back(trial)
             fix = "Fix: free the machine's memory, then run the same command with --resume."
             self.end_early("error", f"{reason} {fix}")
         for trial in running:
@@ -359,7 +352,7 @@ class Conductor:
     @property
     def must_stop(self) -> bool:
         """Whether running trials are to be stopped now; takes the decision that is due, and looks at the clock."""
-        queue, course = self._queue, self._course
+        queue, course = self.queue, self._course
         try:
             if course.decides and not queue.running and self.stop is None:
                 while course.is_due and not queue.waiting:
@@ -381,7 +374,7 @@ class Conductor:
         for trial, row in self.ledger.rows.items():
             if row.status == "running":
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
-        all_ended = not self._queue.waiting and all(row.ended for row in self.ledger.rows.values())
+        all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
         is_over = all_ended and (stop is None or not self._course.phase_name)
         reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
         closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]

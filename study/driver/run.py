@@ -273,8 +273,8 @@ class _Session:
         Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
         taken back, and the caller starts Ray anew.
         """
-        while not conductor.exhausted or conductor.part_ended:
-            reuse, reason = conductor.begin_part(), "Ray Tune ended early."
+        while not conductor.exhausted:
+            reuse, reason = conductor.queue.begin_part(), "Ray Tune ended early."
             with tune_storage() as storage:
                 try:
                     self._tuner(conductor, storage, reuse=reuse).fit()
@@ -284,7 +284,7 @@ class _Session:
                     conductor.tune_died(reason)
                     return
             self.display.update()
-            if not conductor.exhausted:
+            if not conductor.exhausted and not conductor.queue.part_ended:
                 conductor.tune_died(reason)
                 return
 

@@ -57,7 +57,7 @@ class StudySearcher(_Stateless, Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next trial's config, None to be asked again, or FINISHED."""
         with _ending_early(self._conductor):
-            if not self._conductor.exhausted:
+            if not (self._conductor.exhausted or self._conductor.queue.part_ended):
                 started = self._conductor.next_trial()
                 return None if started is None else self._to_config(started)
         return str(Searcher.FINISHED)
