@@ -21,7 +21,6 @@ _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),
 )
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_GIT_TIMEOUT_S = 5.0
 
 
 def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
@@ -60,12 +59,10 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
 
 def git_state(checkout: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of a checkout; None where there is none, as after an installation."""
-    if not (checkout / ".git").exists():
-        return None
     words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    commit, dash, _ = done.stdout.decode().strip().partition("-")
-    return {"commit": commit, "dirty": bool(dash)}
+    if (checkout / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=5.0, check=True)
+            commit, dash, _ = done.stdout.decode().strip().partition("-")
+            return {"commit": commit, "dirty": bool(dash)}
+    return None
