@@ -192,12 +192,7 @@ def milliseconds(time_s: float) -> int:
 
 
 def points_of(line: Line, row: TrialRow) -> list[Point]:
-    """Return what a record of a trial adds to its metrics; nothing for a quantity that does not exist.
-
-    Args:
-        line: The record.
-        row: The trial as it was before the record.
-    """
+    """Return what a record adds to the metrics of its trial, as which `row` was before; only quantities that exist."""
     record, time_ms, step = line.record, milliseconds(line.time), 0
     values: Metrics = {}
     match record:

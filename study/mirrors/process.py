@@ -65,10 +65,7 @@ def mirrors_of(folder: StudyFolder) -> list[Mirror]:
 def advance(mirror: Mirror, *, finishing: bool, ended: bool) -> None:
     """Send the next records to a place, or note why it does not take them and when to try again.
 
-    Args:
-        mirror: Of the place.
-        finishing: Whether the end of the records is the end of the work.
-        ended: Whether the study is then shown as ended: nobody works on it.
+    Where it is `finishing`, the end of the records is the end of the work, and the study is shown as `ended`, if it is.
     """
     try:
         sent = mirror.step()
@@ -176,12 +173,8 @@ class MirrorProcess:
     ) -> tuple[MirrorReport, ...]:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
-        A process that was killed, before or meanwhile, is replaced once.
-
-        Args:
-            timeout_s: How long to wait.
-            cut: Returns when to end the process in any case, on the clock of `time.monotonic`; may change meanwhile.
-            answer: What the study says, as Markdown, for the places that show it.
+        A process that was killed, before or meanwhile, is replaced once. `cut` returns when to end it in any case, on
+        the clock of `time.monotonic`; it may change meanwhile. `answer` is Markdown for the places that show it.
         """
         deadline = time.monotonic() + timeout_s
         for again in (False, True):
@@ -229,12 +222,7 @@ class _WithoutCredentials(logging.Formatter):
 
 
 def main(folder: str, parent: str) -> None:
-    """Run the process.
-
-    Args:
-        folder: The study's.
-        parent: The id of the driver's process.
-    """
+    """Run the process for a study's folder, until its driver, a process id, says so or ends."""
     # Ctrl-C and a scheduler's SIGTERM reach every process of a job. The driver answers them, and its last
     # records must still be sent; when it dies without a word, the end of standard input ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -49,11 +49,7 @@ def asked_uri(given: str | None) -> str | None:
 def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
     """Return the form of `uri` that does not depend on the working directory, if a store can be there.
 
-    Nothing but the file system is asked.
-
-    Args:
-        uri: Of MLflow, or of an Optuna storage.
-        place: `tracking URI` or `Optuna storage`.
+    Nothing but the file system is asked. The place is `tracking URI` or `Optuna storage`.
 
     Raises:
         TrackingError: It cannot; says why and what to do.

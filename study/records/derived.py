@@ -69,10 +69,7 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
     The words of command lines and the tracking URI lose their folders. Host names and the reasons of failures stay as
-    they were recorded.
-
-    Returns:
-        The copy: study.json, space.yaml, trials.csv and records.jsonl.xz.
+    they were recorded. The copy has study.json, space.yaml, trials.csv and records.jsonl.xz.
 
     Raises:
         RecordError: There is no study, its records cannot be trusted, its arguments hold a secret, or the target holds

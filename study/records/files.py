@@ -132,9 +132,7 @@ def _is_held(handle: int, kind: int) -> bool:
 def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
     """Hold the study in `folder` for this process.
 
-    Args:
-        folder: The study's folder.
-        take_over: Whether the person knows that a driver of another host, whose lock a file server keeps, is gone.
+    Where it is to `take_over`, the person knows that a driver of another host, whose lock a file server keeps, is gone.
 
     Raises:
         RecordError: Another driver holds it; says which one and what to do. Or the folder cannot be written.

@@ -134,11 +134,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return next((at for at, pair in pairs if min(each.mean for each in pair) >= target), None)
 
     def env_steps_per_s(self, following: Iteration | None = None) -> float | None:
-        """Return env steps over training seconds, without the warm-up iterations; None before there are any.
-
-        Args:
-            following: Another iteration, which counts as if it had been taken in.
-        """
+        """Return env steps over training seconds after the warm-up, as if a `following` iteration had been taken in."""
         steps, seconds = int(self.combined.get("train_batch_size_actual", 0)), self.timed_s
         if following is not None and following.iteration > WARMUP_ITERATIONS:
             seconds += following.metrics.get("iteration_time_s") or 0.0
@@ -222,13 +218,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return values
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
-        """Return the metrics of grain `trial` of an attempt that ends so; None where it did not get far enough.
-
-        Args:
-            spec: The space.
-            status: How the attempt ends.
-            moment: When it ends, seconds since the epoch.
-        """
+        """Return the metrics of grain `trial` of an attempt that ends so; None where it did not get far enough."""
         end = structs.replace(self, status=status, ended_at=moment)
         return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
 

@@ -29,9 +29,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
     which a scheduler or a container can make fewer than `logical_cpus`.
 
-    Args:
-        own_modules: Name -> digest of the modules of the user's own that the environment consists of; the digest is
-            None where it was not taken.
+    `own_modules` are the user's own that the environment consists of, with their digests where these were taken.
     """
     job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES)
     for name in _PACKAGES:

@@ -39,13 +39,9 @@ class Label(Struct, frozen=True, kw_only=True):
 
 
 def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterable[TrialRow] = ()) -> Label | None:
-    """Return the label that an attempt ends with; None for one that was never built.
+    """Return the label that an attempt ends with; None for one that was never built. Only `measured` is in question.
 
-    Args:
-        row: The trial as far as it has come. Only `measured` is in question.
-        failed: Whether it failed, for instance because a runner died or did not answer.
-        lost: `node` or `process`: what died under it; empty when nothing did.
-        beside: Trials that ran beside it at some time.
+    It may have `failed`, or have `lost` a `node` or a `process`; others ran `beside` it at some time.
     """
     if row.timing != "measured":
         return None if row.timing is None else Label(timing=row.timing, reason=row.timing_reason)
@@ -72,15 +68,10 @@ def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterabl
 
 
 def reserved(row: TrialRow, others: Iterable[TrialRow]) -> dict[str, tuple[float, float]]:
-    """Return, for every machine of a trial, what the study held there during the trial's timed part, as means.
+    """Return what a study held on the machines of a trial in its timed part, as means, with others that ran beside it.
 
-    Args:
-        row: The trial.
-        others: Those that ran beside it at some time.
-
-    Returns:
-        Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from
-        that of strangers any more.
+    Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from that
+    of strangers any more.
     """
     begin, end = row.timed_from, row.timed_to
     if begin is None or end is None or end <= begin:

@@ -166,6 +166,8 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_
     folder.make_tensorboard()
     append(folder, opened(), closed())
     mirrors = MirrorProcess(folder)
+    for key in ("tensorboard", "optuna"):
+        mirrors.wait_ready(key)
     pid, began = mirrors.pid, time.monotonic()
     cut = [began + 600]
     threading.Timer(10.0, lambda: cut.insert(0, time.monotonic())).start()
