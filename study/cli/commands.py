@@ -44,7 +44,7 @@ from study.options import (
 from study.records.folder import NAME, StudyFolder
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.text import MISSING, plain
+from study.text import MISSING, count, plain
 
 Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
@@ -548,12 +548,13 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
     for mirror in mirrors_of(folder):
         try:
             mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
-            yield f"{mirror.name} is up to date: {catch_up(mirror)} records sent."
+            lacked = catch_up(mirror)
+            yield f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else ".")
         except StudyError as error:
             failed.append(error)
-    yield from map(str, failed[1:])
+    yield from map(str, failed[:-1])
     if failed:
-        raise failed[0]
+        raise failed[-1]
 
 
 @app.command(epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"))

@@ -22,7 +22,8 @@ from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
 from study.planning import Plan, label_at_start
 from study.records.derived import write_table
-from study.records.folder import StudyFolder, unpack_policy, usable
+from study.records.files import usable
+from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import (
     Evaluation,

@@ -72,7 +72,7 @@ def test_the_plan_is_made_for_the_cpus_of_the_job_and_says_what_is_emulated(monk
         planned.append(make_plan(spec, shape))
         return planned[-1]
 
-    monkeypatch.setattr(commands, "make_plan", planning)
+    monkeypatch.setattr("study.designs.registry.make_plan", planning)
     result = launch("slurm", "--cpus-per-node", *words, "--print")
     assert [node.num_cpus for plan in planned for node in plan.cluster.nodes] == cpus
     assert f" there, {cpu_hours(planned[0].hours * sum(cpus))} (guessed" in result.output

@@ -82,6 +82,7 @@ def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(ending, 
     assert "has ended and is being written. Again to end at once." in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_second_signal_ends_the_process_at_once(ending, monkeypatch):
     stopping, closings, codes = ending
     monkeypatch.setattr(signals, "GIVE_UP_S", 60.0)
