@@ -57,11 +57,7 @@ def processes(
 ) -> tuple[Process, ...]:
     """Return the processes of a trial: the main one, those that step environments, the learners.
 
-    Args:
-        spec: The space.
-        num_env_runners: The scale.
-        execution: How it runs; emulated, the main process steps all environments.
-        shape: Of an observation, as far as it is known.
+    Emulated, the main process steps all environments. `shape` is that of an observation, as far as it is known.
     """
     resources, pictures = spec.resources, _sees_pictures(spec)
     dense, features = 0, PICTURE_FEATURES if pictures or len(shape) == 3 else FEATURES
@@ -100,14 +96,9 @@ _ROUNDING = 1e-9
 
 
 def progress_of(budget: BudgetSpec, limit: int | None, *, env_steps: int, iterations: int, time_s: float) -> float:
-    """Return the largest share of a limit that a trial has used, in [0, 1]; at 1 it ends.
+    """Return the largest share of a limit that a trial has used so far, in [0, 1]; at 1 it ends.
 
-    Args:
-        budget: The limits of the space.
-        limit: Iterations of a trial whose place in the plan limits them; None for no such limit.
-        env_steps: Environment steps so far.
-        iterations: Training iterations so far.
-        time_s: Seconds of training so far.
+    `limit` are the iterations of a trial whose place in the plan limits them; None for no such limit.
     """
     used = ((env_steps, budget.env_steps), (iterations, limit), (time_s, budget.time_s))
     share = max(amount / most for amount, most in used if most is not None)
@@ -134,14 +125,10 @@ _START_S, _PROCESS_S = 6.0, 2.5
 def guess_seconds(
     spec: StudySpec, num_env_runners: int, cluster: ClusterShape, execution: Execution, iterations: int | None = None
 ) -> float:
-    """Return a guess of the duration of one trial, in the middle of the space and good to a factor of five.
+    """Return a guess of the duration of one trial in seconds, in the middle of the space and good to a factor of five.
 
-    Args:
-        spec: The space.
-        num_env_runners: The scale.
-        cluster: Where it runs, with the measured speed of the environment.
-        execution: How it runs.
-        iterations: Limit of the trial; None for that of the space.
+    It rests on the speed of the environment as it was measured, if `cluster` has it; `iterations` limit the trial, or
+    the space does.
     """
     batch, epochs = (
         sum(bounds(domain)) / 2 for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
@@ -192,10 +179,7 @@ def fits(wanted: Sequence[Process], nodes: Sequence[tuple[int, int, float]], *, 
     does not come back to the node; SPREAD takes another node as long as one has room. Neither tries a second way: a
     trial that could be placed otherwise waits for ever. Ray reserves no memory; the plan reckons with it all the same.
 
-    Args:
-        wanted: The processes.
-        nodes: CPUs, MB of memory and GPUs of each node.
-        spread: Whether the strategy is SPREAD instead of PACK.
+    `nodes` are the CPUs, MB of memory and GPUs of each; the strategy is SPREAD where `spread` is set, else PACK.
 
     Source: Ray 2.60, src/ray/raylet/scheduling/policy, bundle_scheduling_policy.cc and scorer.cc.
     """
@@ -267,12 +251,7 @@ def label_at_start(
 ) -> Label:
     """Return the label that a trial begins with: whether every process has a core of its own.
 
-    Args:
-        spec: The space.
-        cluster: Where it runs.
-        num_env_runners: The scale.
-        execution: How it runs.
-        processes_per_node: Node address -> processes of this trial there, once they are up; None: any may get some.
+    `processes_per_node` is node address -> processes of this trial there, once they are up; None: any may get some.
     """
     if execution == "emulated":
         return Label(timing="emulated", reason=f"lanes of {count(num_env_runners, 'runner')} stepped in 1 process")

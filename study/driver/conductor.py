@@ -105,17 +105,9 @@ class Conductor:
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
-        Args:
-            spec: As the next two, an attribute.
-            plan: See there.
-            folder: See there.
-            log: The study's records, open.
-            ledger: The state that they have led to.
-            provenance: Where and with what this driver runs.
-            deadline: End of the time budget, on the clock of `time.monotonic`.
-            until: Last stage of the design that this session runs.
-            keep_going: Go on where the first trials all fail in the same way.
-            announce: Tells the person something that they should keep.
+        `log` are the study's records, open, which have led to `ledger`; `provenance` is where and with what this driver
+        runs. The time budget ends at `deadline`, on the clock of `time.monotonic`; `until` is the last stage of the
+        design that this session runs; `announce` tells the person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
@@ -208,12 +200,7 @@ class Conductor:
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
-        """Record a trial that came to its end.
-
-        Args:
-            trial: Its number.
-            policy: The final policy, packed; None where none is kept.
-            node_loads: What else its nodes did while it was timed.
+        """Record a trial that came to its end, with its policy, packed, and what else its nodes did while it was timed.
 
         Raises:
             RecordError: The policy cannot be written.
@@ -235,10 +222,7 @@ class Conductor:
     def fail(self, trial: int, fault: Fault, said: str = "") -> None:
         """Record that a trial did not finish; one that lost its node or a process is dealt out again, a few times.
 
-        Args:
-            trial: Its number.
-            fault: How it ended.
-            said: What Ray said about it, which is kept in the study's folder; a full disk loses that.
+        What Ray has `said` about it is kept in the study's folder; a full disk loses that.
         """
         row, lost = self.ledger.rows[trial], fault.loss
         if row.status != "running":
@@ -271,16 +255,10 @@ class Conductor:
         lost: str | None = None,
         last_seen: float | None = None,
     ) -> None:
-        """Record the end of an attempt; a second end of the same attempt is ignored.
+        """Record the end of an attempt, with `reason` unless it finished; a second end of the same attempt is ignored.
 
-        Args:
-            trial: Its number.
-            status: How it ended.
-            reason: Why, unless it finished.
-            checkpoint: Folder of the final policy.
-            way: As of `Fault`.
-            lost: What died under it: `node` or `process`.
-            last_seen: When it ended, seconds since the epoch, if that was before now.
+        `way` and `lost` are as of `Fault`; `checkpoint` is the folder of the final policy. `last_seen` is when it
+        ended, in seconds since the epoch, if that was before now.
         """
         row = self.ledger.rows[trial]
         self.queue.running.pop(trial, None)

@@ -122,12 +122,15 @@ class _Session:
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        self.speeds = speeds_of(spec.environment) if self.adopted is None else self.adopted.speeds
-        obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
-        spec = with_lasting_learner(
+        if self.adopted is None:
+            self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
+            self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
+        else:
+            self.modules, self.variables = self.adopted.modules, {**self.adopted.variables}
+            self.speeds, obstacle = self.adopted.speeds, self.adopted.jax_obstacle
+        self.spec = spec = with_lasting_learner(
             spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
         )
-        self.spec = spec
         self.identity = new_identity(spec, options) if self.is_new else resumed_identity(self.folder, spec, options)
         self.address = resolve_address(options.address)
         self.signals = StopSignals(_close)
@@ -137,7 +140,7 @@ class _Session:
         if self.address is None:
             make_plan(self.spec, private_shape(self.spec))
         else:
-            self._runtime_env()
+            runtime_env(self.modules, self.variables)
         if self.spec.rllib and self.spaces is not None:
             for fallback in check_overrides(self.spec, self.spaces):
                 self.display.note(fallback)
@@ -182,26 +185,19 @@ class _Session:
         closed = signals.close(conductor)
         return self._end(ledger, closed, is_broken=conductor.is_broken)
 
-    def _runtime_env(self) -> dict[str, Any] | None:
-        """Return what the trials need on the nodes of a joined cluster."""
-        if self.adopted is None:
-            return runtime_env(own_modules(self.spec.environment))
-        return runtime_env(self.adopted.modules, self.adopted.variables)
-
     def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:
         """Return what deals out the trials on a cluster of this shape, once the study is planned for it."""
         plan = make_plan(self.spec, shape, ledger.decisions)
         for remark in remarks(self.spec, plan):
             self.display.note(remark)
         self._await_mirrors(files=True)
-        modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         conductor = Conductor(
             spec=self.spec,
             plan=plan,
             folder=self.folder,
             log=log,
             ledger=ledger,
-            provenance=provenance({module.name: module.digest for module in modules}),
+            provenance=provenance({module.name: module.digest for module in self.modules}),
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,
@@ -264,7 +260,8 @@ class _Session:
                 shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
                 self.display.note(f"Joining the Ray at {self.address} …")
-                shape = stack.enter_context(joined_ray(self.address, runtime_env=self._runtime_env(), verbose=verbose))
+                brought = runtime_env(self.modules, self.variables)
+                shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
             yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> None:
