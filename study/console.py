@@ -54,11 +54,7 @@ def terminal(*, error: bool = False) -> SteadyConsole:
 
 
 def write(text: str, *, error: bool = False) -> None:
-    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it.
-
-    Raises:
-        OSError: It cannot be written, as on a full disk.
-    """
+    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it."""
     stream = sys.stderr if error else sys.stdout
     try:
         stream.write(printable(text))

@@ -1,4 +1,7 @@
-"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine."""
+"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine.
+
+A wrong option or argument is a `SpaceError` everywhere.
+"""
 
 import atexit
 import contextlib
@@ -70,11 +73,7 @@ def with_options_of(kind: type) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def one_space(argument: str | None, option: str | None) -> str:
-    """Return the space that the command line names, by its place or by `--space`.
-
-    Raises:
-        SpaceError: It names none, or two.
-    """
+    """Return the space that the command line names, by its place or by `--space`."""
     if argument and option and argument != option:
         got = f"'{argument}' and '{option}'"
         raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.")
@@ -85,11 +84,7 @@ def one_space(argument: str | None, option: str | None) -> str:
 
 
 def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:
-    """Return a file with a space around the script of `--config`, which is run up to where it would train.
-
-    Raises:
-        SpaceError: The script, or an option, is wrong.
-    """
+    """Return a file with a space around the script of `--config`, which is run up to where it would train."""
     from study.adopted.loading import read_script, script_file
     from study.adopted.writing import remarks, space_text
 
@@ -131,11 +126,7 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
 
 
 def load(space: str, given: list[str] | None, trials: int | None, *, new: bool = True) -> StudySpec:
-    """Return the space as the command line changes it; a script that it names is run, and the person reads so.
-
-    Raises:
-        SpaceError: It is wrong; names every fault.
-    """
+    """Return the space as the command line changes it; a script that it names is run, and the person reads so."""
     if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
     return load_space(space, overrides=overrides_of(given, trials), new=new)
@@ -158,11 +149,7 @@ def as_run(file: Path, changes: list[str]) -> str:
 
 
 def check_stage(text: str | None, spec: StudySpec) -> None:
-    """Refuse a stage that a study does not have; None is fine.
-
-    Raises:
-        SpaceError: It has no such stage.
-    """
+    """Refuse a stage that a study does not have; None is fine."""
     from study.designs.registry import design_of
 
     stages = design_of(spec).stages
@@ -174,11 +161,7 @@ def check_stage(text: str | None, spec: StudySpec) -> None:
 
 
 def seconds(text: str, place: str) -> float:
-    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`.
-
-    Raises:
-        SpaceError: It is something else, or zero.
-    """
+    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`."""
     number = r"(\d+(?:\.\d+)?)"
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
     match = clock or re.fullmatch(rf"()(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())

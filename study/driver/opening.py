@@ -84,11 +84,7 @@ class RunOptions:
 
 
 def checked_name(name: str) -> str:
-    """Return a study's name, which becomes a folder's.
-
-    Raises:
-        SpaceError: It cannot be one.
-    """
+    """Return a study's name, which becomes a folder's; refuse what cannot be one."""
     if not NAME.fullmatch(name):
         raise wrong_option("--name", NAME_RULE, got=f"'{name}'", fix="Choose another name.")
     return name
@@ -192,11 +188,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = ""
 
 
 def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
-    """Return the spec with at least the trials that were planned before, and the state of a locked study.
-
-    Raises:
-        RecordError: The records cannot be trusted.
-    """
+    """Return the spec with at least the trials that were planned before, and the state of a locked study."""
     ledger = ledger_of(folder.records)
     if not ledger.sessions and folder.table.exists():
         rule, got = "must hold the trials that trials.csv shows", "none"
