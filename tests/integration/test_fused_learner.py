@@ -34,7 +34,7 @@ from study.trial.engine.learning import fused_learner, fused_program
 from study.trial.engine.learning.fused_learner import (
     FusedPPOLearner,
     fused_obstacle,
-    gather_fragments,
+    TrainBatch,
     minibatch_indices,
 )
 
@@ -242,8 +242,8 @@ def test_minibatches_are_rllibs_over_the_same_rows() -> None:
     """RLlib learns from our own batch, which has no rows to mask, in order and around the ends of epochs."""
     theirs, ours = build(configured(PPOTorchLearner, model=UNSHARED)), fused(model=UNSHARED)
     fragments = episodes()
-    batch = ours._columns(gather_fragments(fragments))
-    outputs, taken = torch.from_numpy(batch.outputs), torch.from_numpy(batch.actions[:, 0])
+    batch = ours._rows(TrainBatch.of(fragments))
+    outputs, taken = torch.from_numpy(batch.old), torch.from_numpy(batch.actions[:, 0])
     columns = {
         Columns.OBS: torch.from_numpy(batch.observations),
         Columns.ACTIONS: taken,
@@ -283,11 +283,11 @@ def test_in_order_minibatches_hold_the_rows_of_rllibs_iterator(steps: int, size:
 
 
 def test_advantages_are_standardised_over_environment_steps() -> None:
-    fragments = gather_fragments(episodes())
+    fragments = TrainBatch.of(episodes())
     moments = {}
     for standardization in ("steps", "rllib"):
         learner = fused(standardization=standardization)
-        advantages = learner._columns(fragments).rest[:, 0].astype(np.float64)
+        advantages = learner._rows(fragments).rest[:, 0].astype(np.float64)
         moments[standardization] = (advantages.mean(), advantages.std())
     assert moments["steps"] == (pytest.approx(0.0, abs=1e-6), pytest.approx(1.0, abs=1e-6))
     assert abs(moments["rllib"][0]) > 0.01  # these fragments are short: RLlib's rows are an eighth of all
@@ -418,7 +418,7 @@ def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_ask
 def test_without_a_safe_cache_folder_programs_are_not_kept(
     home: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fused_program, "use_cache", lambda folder: pytest.fail(str(folder)))
+    monkeypatch.setattr(fused_program, "keep_programs", fused_program.keep_programs)
     monkeypatch.setenv("XDG_CACHE_HOME", home if home.startswith("/") else str(tmp_path))
     (tmp_path / "runner-scaling-study" / "compiled").mkdir(parents=True)
     (tmp_path / "runner-scaling-study" / "compiled").chmod(0o777)
