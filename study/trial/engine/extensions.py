@@ -225,10 +225,10 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
     state = connectors.get(NormalizedObservations.__name__)
     if state is None:
         return None
-    statistics = ObservationStatistics(np.shape(state["base"][1]))
-    statistics.base = float(state["base"][0]), np.asarray(state["base"][1]), np.asarray(state["base"][2])
-    base = statistics.merge([state] if "added" in state else [])["base"]
-    return base[1], base[2]
+    known = ObservationStatistics(np.shape(state["base"][1]))
+    known.set_state({"base": state["base"]})
+    _, mean, variance = known.merge([state] if "added" in state else [])["base"]
+    return mean, variance
 
 
 # --- rewards ---------------------------------------------------------------------------------------------------------
@@ -265,28 +265,15 @@ class RewardScale:
             now[name] = float(discounted[-1])
             returns.append(discounted)
         self._discounted = now
-        deviations = self._deviations(returns)
-        return [
-            np.clip(piece / deviation, -_LARGEST, _LARGEST)
-            for piece, deviation in zip(rewards, deviations, strict=True)
-        ]
-
-    def _deviations(self, returns: list[Any]) -> list[Any]:
-        """Return the deviation by which each reward is divided, of each piece."""
-        starts = None if self._num_lanes is None else _starts([len(piece) for piece in returns], self._num_lanes)
-        if starts is None:
-            self._returns.update(np.concatenate(returns))
-            return [np.sqrt(self._returns.var + _EPSILON)] * len(returns)
-        by_step: list[list[float]] = [[] for _ in range(max(map(sum, zip(starts, map(len, returns), strict=True))))]
-        for start, piece in zip(starts, returns, strict=True):
-            for step, value in enumerate(piece, start):
-                by_step[step].append(value)
-        found = []
-        for values in by_step:
-            self._returns.update(np.array(values))
-            found.append(np.sqrt(self._returns.var + _EPSILON))
-        deviations = np.array(found)
-        return [deviations[start : start + len(piece)] for start, piece in zip(starts, returns, strict=True)]
+        lengths = [len(piece) for piece in rewards]
+        steps, values = _steps_of_lanes(lengths, self._num_lanes), np.concatenate(returns)
+        deviations = np.empty(max(steps) + 1)
+        order = np.argsort(steps, kind="stable")
+        for step, rows in enumerate(np.split(order, np.cumsum(np.bincount(steps))[:-1])):
+            self._returns.update(values[rows])
+            deviations[step] = np.sqrt(self._returns.var + _EPSILON)
+        scaled = np.clip(np.concatenate(rewards) / deviations[steps], -_LARGEST, _LARGEST)
+        return np.split(scaled, np.cumsum(lengths)[:-1])
 
     def state(self) -> dict[str, Any]:
         """Return what `set_state` takes."""
@@ -300,31 +287,25 @@ class RewardScale:
         self._discounted = dict(state["discounted"])
 
 
-def _starts(lengths: Sequence[int], num_lanes: int) -> list[int] | None:
-    """Return at which step of its lane each piece begins; None where pieces do not fill lane after lane.
+def _steps_of_lanes(lengths: Sequence[int], num_lanes: int | None) -> Any:
+    """Return at which step of its lane each reward is, shape (rewards,); all 0 where pieces do not fill lane by lane.
 
     The first lanes have a step more than the others where a batch is no multiple of the lanes.
     """
-    share, extra = divmod(sum(lengths), num_lanes)
-    ends = iter([share + 1] * extra + [share] * (num_lanes - extra))
-    found, at, end = [], 0, next(ends)
-    for length in lengths:
-        if at == end:
-            at, end = 0, next(ends)
-        found.append(at)
-        at += length
-        if at > end:
-            return None
-    return found
+    total = sum(lengths)
+    share, extra = divmod(total, num_lanes or 1)
+    of_lanes = [share + 1] * extra + [share] * ((num_lanes or 1) - extra)
+    if num_lanes is None or not {*np.cumsum(of_lanes)} <= {0, *np.cumsum(lengths)}:
+        return np.zeros(total, int)
+    return np.concatenate([np.arange(each) for each in of_lanes])
 
 
 def num_lanes_in_order(config: Any) -> int | None:
     """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
     if not getattr(config.env_runner_cls, "in_lane_order", False):
         return None
-    of = (
-        getattr(config, "lane_layout", None) or config
-    )  # an emulated trial's configuration has one runner with all lanes
+    # An emulated trial's configuration has one runner with all lanes.
+    of = getattr(config, "lane_layout", None) or config
     return int(max(of.num_env_runners, 1) * of.num_envs_per_env_runner)
 
 

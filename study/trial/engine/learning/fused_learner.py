@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from study.errors import TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
-from study.trial.engine.envs.lane_envs import are_trainable
+from study.trial.engine.envs.environments import are_trainable
 from study.trial.engine.extensions import ExtendedPPOTorchLearner, RewardScale, num_lanes_in_order, told_of
 
 FloatArray = npt.NDArray[np.float64]

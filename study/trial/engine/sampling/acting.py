@@ -24,7 +24,7 @@ from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
 from study.ray_private import forward_of
-from study.trial.engine.envs.lane_envs import are_trainable
+from study.trial.engine.envs.environments import are_trainable
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]

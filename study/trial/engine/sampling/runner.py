@@ -51,19 +51,8 @@ Ended = list[tuple[float, int]]
 """(return, length) of training episodes that ended."""
 Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement]
 """Episodes, RLlib's own metrics of each runner, raw measurement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleReference:
-    """A sample whose episodes go to the learner directly: `episodes` is their reference in the object store.
-
-    `connectors` is the state of the runner's connectors, which RLlib merges; None where they have none.
-    """
-
-    episodes: Any
-    metrics: list[dict[str, Any]]
-    measurement: RunnerMeasurement
-    connectors: dict[str, Any] | None = None
+SampleReference = tuple[Any, list[dict[str, Any]], RunnerMeasurement, dict[str, Any] | None]
+"""The same with the episodes in the object store, for the learner alone; and what the runner's connectors know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +181,9 @@ class Measuring(EnvRunner):
         )
 
     def referenced_sample(self) -> SampleReference:
-        """Return what `measured_sample` returns, with the episodes in the object store."""
+        """Return what `measured_sample` returns, with a reference, and the states of connectors, which RLlib merges."""
         episodes, metrics, measurement = self.measured_sample()
-        states = self._connector_states()
-        return SampleReference(episodes=ray.put(episodes), metrics=metrics, measurement=measurement, connectors=states)
+        return ray.put(episodes), metrics, measurement, self._connector_states()
 
     def _connector_states(self) -> dict[str, Any] | None:
         return None
@@ -375,8 +363,8 @@ class HostedEnvRunner(AsRLlib):
     them in turn. Each does what it does in a process of its own: it has its `worker_index`, its copy of the
     configuration and of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of the global
     generators. Other globals of an environment or a module are shared by all. Beside them it holds the local runner
-    that RLlib has where all others are remote: it has no environments, and RLlib merges the states of the connectors in
-    it. Evaluation runners are not hosted: there the local one is all.
+    that RLlib has where all others are remote: it has no environments, RLlib merges the states of the connectors in
+    it, and takes module and connectors from it. A study evaluates by itself, so that there are no evaluation runners.
     """
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
@@ -384,10 +372,7 @@ class HostedEnvRunner(AsRLlib):
         EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
         self.config, self._seed_of_lanes = config, config.seed
         own, layout = config.copy(copy_frozen=False), layout_of(config)  # as in processes of their own
-        if not config.in_evaluation:
-            own.num_env_runners = layout.num_env_runners
-        numbers = range(0) if config.in_evaluation else range(1, layout.num_env_runners + 1)
-        own.num_envs_per_env_runner = layout.num_envs_per_env_runner
+        own.num_env_runners, own.num_envs_per_env_runner = layout.num_env_runners, layout.num_envs_per_env_runner
         own.lane_layout = replace(layout, emulated=False)
         own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
         threads = torch.get_num_threads()
@@ -399,38 +384,27 @@ class HostedEnvRunner(AsRLlib):
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
-            self._hosted = [_Hosted(number, make) for number in numbers]
+            self._hosted = [_Hosted(number, make) for number in range(1, layout.num_env_runners + 1)]
             torch.set_num_threads(threads)  # each set it as if the process were its own
+            first: Any = self._hosted[0].runner
             known = config.observation_space and config.action_space
-            spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
-            self._local = make(0, spaces=spaces)
-        first = self._first
+            self._local: Any = make(0, spaces=kwargs.get("spaces") if known else first.get_spaces())
         self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
+        self.module = self._local.module
+        self._env_to_module, self._module_to_env = self._local._env_to_module, self._local._module_to_env
         self._watch = Watch()
 
-    # --- what RLlib takes for one runner's own ---------------------------------------------------------------------
-
-    @property
-    def _first(self) -> Any:
-        """The first runner with environments; without one the local runner."""
-        return self._hosted[0].runner if self._hosted else self._local
-
-    @property
-    def module(self) -> Any:
-        """The policy: RLlib's algorithms take it from the local runner."""
-        return self._local.module
-
-    @property
-    def _env_to_module(self) -> Any:
-        return self._local._env_to_module
-
-    @property
-    def _module_to_env(self) -> Any:
-        return self._local._module_to_env
+    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
 
     def get_spaces(self) -> Any:
         """Return the spaces of one environment and of those of one runner."""
-        return self._first.get_spaces()
+        return self._hosted[0].runner.get_spaces()
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the state of the local runner."""
+        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
+        return state
 
     def assert_healthy(self) -> None:
         """Raise where a runner was not made completely."""
@@ -445,11 +419,6 @@ class HostedEnvRunner(AsRLlib):
         self._of_all("stop")
         self._local.stop()
 
-    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
-
-    # --- sampling --------------------------------------------------------------------------------------------------
-
     @property
     def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
         return sum(hosted.runner.env_steps_per_round for hosted in self._hosted)
@@ -460,15 +429,12 @@ class HostedEnvRunner(AsRLlib):
         They are copies, as other processes would send: RLlib's learner changes those that it is given, and a runner
         goes on with its own.
         """
-        if not self._hosted:
-            own: list[Any] = self._local._sample_unwatched(**kwargs)
-            return own
         sampled = self._of_all("_sample_unwatched", **kwargs)
         return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
 
     def get_metrics_of_runners(self) -> list[dict[str, Any]]:
         """Return the metrics of every runner."""
-        return self._of_all("get_metrics") or [self._local.get_metrics()]
+        return self._of_all("get_metrics")
 
     def get_metrics(self) -> Any:
         """Return the metrics of all runners, as RLlib aggregates them."""
@@ -482,20 +448,13 @@ class HostedEnvRunner(AsRLlib):
     def _class_name(self) -> str:
         return str(self.config.hosted_runner_cls.__name__)
 
-    # --- weights and connectors ------------------------------------------------------------------------------------
-
-    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the local runner."""
-        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
-        return state
-
     def set_state(self, state: Any) -> None:
         """Set the state of every runner, connectors included."""
         weights = state.get(COMPONENT_RL_MODULE)
         if isinstance(weights, ray.ObjectRef):
             state = {**state, COMPONENT_RL_MODULE: ray.get(weights)}
         of_local = of_runners = state
-        if self._hosted and NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
+        if NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
             of_local, of_runners = self._synchronised(state)
         self._local.set_state(of_local)
         for hosted in self._hosted:  # with connector states of its own: RLlib's filters go on to change them
@@ -508,17 +467,15 @@ class HostedEnvRunner(AsRLlib):
         It gives its only runner the count of steps alone, where it would merge the states of many. These are the steps
         of `EnvRunnerGroup.sync_env_runner_states` of RLlib 2.60.
         """
-        way, broadcasts = self.config.merge_env_runner_states, self.config.broadcast_env_runner_states
-        merges = way is True or (way == "training_only" and not self.config.in_evaluation)
+        merges, broadcasts = bool(self.config.merge_env_runner_states), self.config.broadcast_env_runner_states
         if not merges and not broadcasts:
             return {}, {}
+        known = self._local.get_state([*_PIPELINES])
         if merges:
             states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
-            merged = {
+            known = {
                 name: getattr(self._local, attribute).merge_states([each[name] for each in states])
                 for name, attribute in _PIPELINES.items()
             }
-        else:
-            merged = self._local.get_state([*_PIPELINES])
         steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
-        return {**merged, **steps}, {**(merged if broadcasts else {}), **state}
+        return {**known, **steps}, {**(known if broadcasts else {}), **state}
