@@ -7,6 +7,7 @@ exported script holds this text.
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ _FIRST_COUNT = 1e-4
 """What a running mean of 0 and variance of 1 count for at the beginning, there as in Gymnasium."""
 _HIDDEN_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2), 0.01, 1.0
 """Of orthogonal weights: Huang et al., "The 37 implementation details of PPO", ICLR blog track 2022, number 2."""
+_OF_VALUE = ("vf.", "encoder.critic_")
+"""How the names begin of what the value function alone has."""
 _OLD_VALUES = "old_values"
 _STATE = "extensions"
 
@@ -348,7 +351,6 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         """Build as RLlib does."""
         self.clip_share = 1.0
         self.reward_scale: RewardScale | None = None
-        self._changed: dict[float, Any] = {}
         super().build()
         connectors = self._learner_connector if self._learns_from_connectors else None
         if told_of(self.config, "vf_clip_range") and connectors is not None:
@@ -365,24 +367,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register an optimizer; RLlib controls its learning rate, of each of its groups in proportion."""
         rate, module = told_of(self.config, "vf_lr"), self.module[module_id]
-        if not (rate or told_of(self.config, "adam_epsilon") or self._has_own_optimizer):
-            super().configure_optimizers_for_module(module_id, config)
-            return
-        parameters = self.get_parameters(module)
-        groups: list[dict[str, Any]] = [{"params": parameters}]
+        parameters, groups = self.get_parameters(module), list[dict[str, Any]]()
         if rate:
             first = config.lr[0][1] if isinstance(config.lr, list) else config.lr
-            own = {id(each) for name, each in module.named_parameters() if name.startswith(("vf.", "encoder.critic_"))}
-            groups = [
-                {"params": [each for each in parameters if id(each) not in own]},
-                {"params": [each for each in parameters if id(each) in own], "share": rate / first},
-            ]
+            of_value = [each for name, each in module.named_parameters() if name.startswith(_OF_VALUE)]
+            groups = [{"params": of_value, "share": rate / first}]
+        own = {id(each) for group in groups for each in group["params"]}
+        groups = [{"params": [each for each in parameters if id(each) not in own]}, *groups]
         self.register_optimizer(
             module_id=module_id, optimizer=self._optimizer(groups), params=parameters, lr_or_lr_schedule=config.lr
         )
-
-    _has_own_optimizer = False
-    """Whether it is not Adam."""
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)
@@ -437,14 +431,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         mask, reach = batch.get(Columns.LOSS_MASK), told_of(self.config, "vf_clip_range")
         rows = slice(None) if mask is None else mask
         if told_of(self.config, "minibatch_advantages"):
-            batch = {**batch}
             advantages = batch[Postprocessing.ADVANTAGES]
             own = advantages[rows]
             if len(own) > 1:
-                batch[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / (own.std() + 1e-8)
-        loss = super().compute_loss_for_module(
-            module_id=module_id, config=self._config_now(config), batch=batch, fwd_out=fwd_out
-        )
+                batch = {**batch, Postprocessing.ADVANTAGES: (advantages - own.mean()) / (own.std() + 1e-8)}
+        seen = config
+        if self.clip_share != 1 or reach:
+            # The value loss is added behind RLlib's.
+            changes = {"clip_param": config.clip_param * self.clip_share} | ({"vf_loss_coeff": 0.0} if reach else {})
+            seen = SimpleNamespace(**{**vars(config), **changes})
+        loss = super().compute_loss_for_module(module_id=module_id, config=seen, batch=batch, fwd_out=fwd_out)
         if reach:
             module = self.module[module_id].unwrapped()
             values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))[rows]
@@ -455,19 +451,6 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
             loss = loss + config.vf_loss_coeff * value_loss
             self.metrics.log_value((module_id, "vf_loss"), value_loss, window=1)
         return loss
-
-    def _config_now(self, config: Any) -> Any:
-        """Return the configuration that RLlib's loss is to see in this iteration."""
-        reach = told_of(self.config, "vf_clip_range")
-        if self.clip_share == 1 and not reach:
-            return config
-        if self.clip_share not in self._changed:
-            changed = config.copy(copy_frozen=False)
-            changed.clip_param = config.clip_param * self.clip_share
-            if reach:
-                changed.vf_loss_coeff = 0.0  # the value loss is added behind it
-            self._changed = {self.clip_share: changed}
-        return self._changed[self.clip_share]
 
 
 def orthogonal(module: Any, *, seed: int | None) -> None:

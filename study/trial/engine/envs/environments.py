@@ -48,15 +48,11 @@ class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that 
 
 @dataclass(frozen=True, slots=True)
 class EnvFactory:
-    """Makes the environment wherever it is unpickled; RLlib calls it with a context that it ignores.
-
-    Attributes:
-        spec: The environment.
-        waits: Whether each step takes `step_wait_ms` longer, as it is meant for training.
-    """
+    """Makes the environment wherever it is unpickled; RLlib calls it with a context that it ignores."""
 
     spec: EnvironmentSpec
     waits: bool = False
+    """Whether each step takes `step_wait_ms` longer, as it is meant for training."""
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
@@ -81,13 +77,11 @@ class _Waiting(gymnasium.Wrapper):
 
 
 def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnasium.Env:
-    """Return one environment with float32 observations; it never waits.
-
-    Whatever the environment's own constructor raises passes through. Environments of EnvPool have no `render_mode`, and
-    draw nothing whatever is asked.
+    """Return one environment with float32 observations, which never waits; those of EnvPool cannot draw.
 
     Raises:
         Unusable: There is no such environment, or it cannot be trained on.
+        Exception: Whatever the environment's own constructor raises.
     """
     if spec.backend == "envpool":
         return EnvPoolEnv(spec)
@@ -148,10 +142,7 @@ def are_trainable(actions: Any) -> bool:
 
 
 def observed(env: gymnasium.Env) -> gymnasium.Env:
-    """Return the environment with float32 observations: an image, a 3-D array, or a flat array.
-
-    A 3-D uint8 `Box` keeps its shape, scaled to [0, 1]; a 3-D float `Box` stays as it is. Anything else becomes
-    flat, shape (features,).
+    """Return the environment with float32 observations: an image in [0, 1], a 3-D array of floats as it is, or flat.
 
     Raises:
         Unusable: Observations have no fixed size, or the environment does not say what they are.
@@ -195,11 +186,7 @@ def _scaled(images: Any) -> npt.NDArray[np.float32]:
 def make_lane_envs(
     make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
 ) -> "GymnasiumLanes | EnvPoolLanes":
-    """Make lanes on the backend that the environment asks for.
-
-    Args:
-        make: Makes one environment. An `EnvFactory` also says which backend; anything else is Gymnasium's.
-        seeds: Seed of each lane's first reset, shape (num_envs,), at least one.
+    """Make lanes, each with the seed of its first reset, on the backend that an `EnvFactory` names, else Gymnasium's.
 
     Raises:
         Unusable: The environment cannot be made.
@@ -213,12 +200,7 @@ class GymnasiumLanes:
     """Some lanes of a trial, stepped in a plain loop; `EnvPoolLanes` does the same over EnvPool.
 
     Gymnasium's vector environments merge infos, copy observations and allocate at every step; here each lane writes
-    straight into the arrays of whoever samples.
-
-    Attributes:
-        num_envs: Number of lanes.
-        observation_space: Of one environment: a float32 `Box`.
-        action_space: Of one environment.
+    straight into the arrays of whoever samples. `observation_space` and `action_space` are those of one environment.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
@@ -240,28 +222,19 @@ class GymnasiumLanes:
         self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
-        """Start a new episode in every lane: the first time with the lanes' seeds, later without.
-
-        Args:
-            observations: Receives the first observations, shape (num_envs, *shape), float32.
-
-        Raises:
-            ValueError: An observation does not fit the space.
-        """
+        """Start a new episode in every lane, the first time with its seed; write what is seen, (num_envs, *shape)."""
         for lane, env in enumerate(self._envs):
             observation, _ = env.reset(seed=self._seeds[lane] if self._seeds else None)
             observations[lane] = self._fitting(observation)
         self._seeds = None
 
     def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
-        """Step the first `len(actions)` lanes; the others stay as they are.
-
-        A lane whose episode ended is reset at once, without a seed.
+        """Step the first m lanes; a lane whose episode ended is reset at once, without a seed.
 
         Args:
             actions: Ready for the environments, shape (m, *action shape), m <= num_envs.
-            observations: Receives the observations, shape (m, *shape), float32. Of a lane whose episode ended it
-                is the first one of the next episode.
+            observations: Receives what is seen, shape (m, *shape), float32; of a lane whose episode ended the first
+                observation of the next one.
             rewards: Receives the rewards, shape (m,), float32.
             terminated: Receives whether the environment ended the episode, shape (m,), bool.
             truncated: Receives whether the episode was cut, shape (m,), bool.
@@ -319,13 +292,9 @@ _INT_MAX = 2**31 - 1
 
 
 class PoolTask:
-    """What an EnvPool task is, before any pool is made.
+    """What an EnvPool task is, before any pool is made; its spaces are of one environment, as policies see it.
 
     Images come with their channels first, (C, H, W), or last; they leave with the channels last.
-
-    Attributes:
-        observation_space: What the network sees of one environment: float32, (H, W, C), (…, …, …) or (features,).
-        action_space: Of one environment.
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
@@ -417,11 +386,7 @@ class EnvPoolLanes:
     """Lanes over one pool, as `GymnasiumLanes`; `seeds[i]` is the seed of lane i, however lanes are spread."""
 
     def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float) -> None:
-        """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31.
-
-        Raises:
-            Unusable: The task cannot be made.
-        """
+        """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31."""
         self._task, self._wait_s, self.num_envs = PoolTask(spec), wait_s, len(seeds)
         self.observation_space, self.action_space = self._task.observation_space, self._task.action_space
         self._pool: Any = self._task.pool(seeds)
@@ -458,11 +423,7 @@ class EnvPoolEnv(gymnasium.Env[Array, Any]):
     """
 
     def __init__(self, spec: EnvironmentSpec) -> None:
-        """Look the task up; the first reset makes the pool.
-
-        Raises:
-            Unusable: EnvPool is not installed, or does not know the task.
-        """
+        """Look the task up; the first reset makes the pool."""
         self._task = PoolTask(spec)
         self._pool: Any = None
         self.observation_space, self.action_space = self._task.observation_space, self._task.action_space

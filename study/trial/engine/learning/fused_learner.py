@@ -105,17 +105,11 @@ class TrainBatch:
         self.rewards[self.is_step] = np.concatenate(scale.scaled(self.episode_ids, pieces))
 
     def advantages(self, values: FloatArray, *, gamma: float, lambda_: float) -> FloatArray:
-        """Return the advantage of every row in return units, shape (rows,); a step's target adds its value.
+        """Return the advantage of every row in return units, shape (rows,), by the values of its observations.
 
         A_t = d_t + gamma lambda A_(t+1), with d_t = r_t + gamma V(s_(t+1)) - V(s_t). A piece's last step has no
-        A_(t+1); its V(s_(t+1)) is that of the last observation, and zero where the episode terminated. An appended row
-        repeats the last observation with reward zero and neither ends nor is cut, so that the recursion runs on into
-        the *next* piece. No loss sees these rows, but RLlib standardises over them too.
-
-        Args:
-            values: V of each row's observation in return units, shape (rows,).
-            gamma: Discount factor in [0, 1].
-            lambda_: Weight of longer returns in [0, 1].
+        A_(t+1), and V is zero behind it where the episode terminated. An appended row has reward zero and neither ends
+        nor is cut: the recursion runs on into the *next* piece. Only RLlib's standardisation sees these rows.
 
         Source: Schulman et al. 2016, arXiv:1506.02438, equation 16; `GeneralAdvantageEstimation` of RLlib 2.60.
         """
@@ -134,10 +128,9 @@ class TrainBatch:
 def minibatch_indices(
     steps: int, *, size: int, count: int, generator: np.random.Generator | None
 ) -> npt.NDArray[np.int32]:
-    """Return the rows of each minibatch, shape (count, size), going through the steps again and again.
+    """Return the rows of each minibatch, shape (count, size), of one order for each epoch by the `generator`.
 
-    As RLlib's `MiniBatchCyclicIterator` does, a minibatch that reaches the end of an epoch is filled up from the next.
-    The `generator` makes an order for every epoch; None keeps the given order.
+    As in RLlib's `MiniBatchCyclicIterator` a minibatch that reaches the end of an epoch is filled up from the next.
     """
     orders = [
         np.arange(steps) if generator is None else generator.permutation(steps)
@@ -147,13 +140,9 @@ def minibatch_indices(
 
 
 def fused_obstacle(config: PPOConfig) -> str | None:
-    """Return one line saying why `FusedPPOLearner` cannot serve this configuration, or None where it can.
+    """Return why `FusedPPOLearner` cannot serve a configuration, with its spaces, in one line; None where it can.
 
-    What of this process stands in the way is said by `jax_obstacle`; other options, and modules and learners of a
-    script's own, by `study.trial.parts`, which asks here next.
-
-    Args:
-        config: With the spaces of its environment.
+    `jax_obstacle` says it of this process, `study.trial.parts` of other options and of a script's own parts.
     """
     model = config.model_config
     activations = {str(model.get(name, "linear")).lower() for name in ("fcnet_activation", "head_fcnet_activation")}
@@ -176,20 +165,19 @@ def refusal(obstacle: str) -> TrialError:
 
 
 class FusedPPOLearner(ExtendedPPOTorchLearner):
-    """RLlib's PPO learner, whose minibatches are one compiled program: `fused_program`.
+    """RLlib's PPO learner, whose minibatches are one compiled program: `fused_program`. Checkpoints are RLlib's.
 
-    Checkpoints are those of RLlib's learner. It differs from `PPOTorchLearner` in this:
+    It differs from `PPOTorchLearner` in this:
 
-    - A minibatch holds environment steps only, none of the masked rows that RLlib appends behind each fragment.
-      Advantages are standardised over RLlib's rows too, or as the configuration's attribute `standardization` says:
-      over `steps` alone, or not at all (`none`). `vf_explained_var` is over environment steps.
+    - A minibatch holds environment steps only, none of the rows that RLlib appends. Advantages are standardised over
+      those rows too, or as the configuration's attribute `standardization` says: over `steps`, or not at all (`none`).
     - Every epoch is shuffled, also the first one, by a generator of the learner's own, seeded with `config.seed`.
-    - The distributions before the update are computed anew, from the whole batch, instead of being taken from the
-      runners, whose forward passes round by their number of rows: a trial learns bit-equally in every layout.
+    - The distributions before the update are computed anew from the whole batch: runners' forward passes round by
+      their number of rows, and a trial learns bit-equally in every layout.
     - With the attribute `optimizer = "rmsprop"` it takes RMSprop instead of Adam, as A2C does.
     - `num_env_steps_trained` counts each environment step once an update, RLlib once for every minibatch.
     - A gradient that is not finite is not applied, with a warning; where the loss is not finite either, the update ends
-      there and reports it. RLlib steps with zeros in place of what is not finite.
+      there. RLlib steps with zeros in place of what is not finite.
     """
 
     _learns_from_connectors = False
@@ -273,11 +261,9 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         )
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         parameters = dict(self._network.named_parameters())
-        coefficients = self._coefficients(optimizer)
-        program = self._compiled(optimizer, parameters, entropy=bool(coefficients.entropy_coeff))
-        weights = _weights(self._program, parameters, optimizer)
-        new, result = program.update(weights, rows, minibatches, coefficients)
-        _put_back(new, parameters, optimizer)
+        program, coefficients = self._program_of(optimizer, parameters)
+        new, result = program.update(self._weights(parameters, optimizer), rows, minibatches, coefficients)
+        self._put_back(new, parameters, optimizer)
         self._log(result, size=size, steps=steps)
         self.after_gradient_based_update(timesteps=timesteps)
         results: dict[str, Any] = self.metrics.reduce()
@@ -318,27 +304,14 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
             values.append(self._network.compute_values(batch, embeddings=out.get(Columns.EMBEDDINGS)))
         return torch.cat(outputs).numpy(), torch.cat(values).numpy().astype(np.float64)
 
-    def _coefficients(self, optimizer: torch.optim.Optimizer) -> Any:
-        config = self.config
-        return self._program.Coefficients(
-            lr=float(optimizer.param_groups[0]["lr"]),
-            vf_lr=float(optimizer.param_groups[-1]["lr"]),
-            grad_clip=config.grad_clip or math.inf,
-            clip_param=config.clip_param * self.clip_share,
-            vf_clip_range=told_of(config, "vf_clip_range") or math.inf,
-            vf_clip_param=config.vf_clip_param,
-            vf_loss_coeff=config.vf_loss_coeff,
-            entropy_coeff=float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value()),
-            kl_coeff=float(self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID]) if config.use_kl_loss else 0.0,
-        )
-
-    def _compiled(self, optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor], *, entropy: bool) -> Any:
-        """Return the `fused_program.Program` of this module and loss."""
-        group, *others = optimizer.param_groups
+    def _program_of(self, optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> tuple[Any, Any]:
+        """Return `fused_program.Program` of this module and loss, and what may change between two updates."""
+        config, network, (group, *others) = self.config, self._network, optimizer.param_groups
+        encoder, head = network.encoder, network.pi
         of_value = {id(parameter) for each in others for parameter in each["params"]}
-        encoder, network = self._network.encoder, self._network
-        shared, head = bool(getattr(encoder.config, "shared", False)), network.pi
-        return self._program.Program(
+        shared = bool(getattr(encoder.config, "shared", False))
+        entropy = float(self.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].get_current_value())
+        program = self._program.Program(
             policy=self._layers(encoder.encoder if shared else encoder.actor_encoder),
             value=None if shared else self._layers(encoder.critic_encoder),
             policy_head=self._layers(head),
@@ -346,13 +319,24 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
             log_std="pi.log_std" if isinstance(head, TorchFreeLogStdMLPHead) else None,
             log_std_limit=float(head.log_std_clip_param_const) if head.clip_log_std else None,
             sizes=self._sizes,
-            entropy=entropy,
-            divergence=bool(self.config.use_kl_loss),
-            minibatch_advantages=bool(told_of(self.config, "minibatch_advantages")),
-            values_clipped=bool(told_of(self.config, "vf_clip_range")),
+            entropy=bool(entropy),
+            divergence=bool(config.use_kl_loss),
+            minibatch_advantages=bool(told_of(config, "minibatch_advantages")),
+            values_clipped=bool(told_of(config, "vf_clip_range")),
             of_value=tuple(name for name, parameter in parameters.items() if id(parameter) in of_value),
             decays=tuple(group.get("betas") or (group["alpha"],)),
             eps=group["eps"],
+        )
+        return program, self._program.Coefficients(
+            lr=float(group["lr"]),
+            vf_lr=float(optimizer.param_groups[-1]["lr"]),
+            grad_clip=config.grad_clip or math.inf,
+            clip_param=config.clip_param * self.clip_share,
+            vf_clip_range=told_of(config, "vf_clip_range") or math.inf,
+            vf_clip_param=config.vf_clip_param,
+            vf_loss_coeff=config.vf_loss_coeff,
+            entropy_coeff=entropy,
+            kl_coeff=float(self.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID]) if config.use_kl_loss else 0.0,
         )
 
     def _layers(self, part: Any) -> tuple[Any, ...]:
@@ -390,37 +374,31 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         ):
             self.metrics.log_value((place, name), number, reduce="sum", with_throughput=place == every)
             self.metrics.log_value((place, f"{name}_lifetime"), number, reduce="lifetime_sum", with_throughput=True)
-        self._metrics_all_modules_num_env_steps_trained.inc(value=steps)
-        self._metrics_all_modules_num_module_steps_trained.inc(value=rows)
 
+    # --- weights and the optimizer's state, in PyTorch's names -------------------------------------------------------
 
-# --- weights and the optimizer's state, in PyTorch's names ------------------------------------------------------------
+    def _weights(self, parameters: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Any:
+        states = {name: optimizer.state.get(parameter) or {} for name, parameter in parameters.items()}
+
+        def of(average: str) -> dict[str, Any]:
+            zeros = {name: np.zeros(parameter.shape, np.float32) for name, parameter in parameters.items()}
+            return zeros | {name: state[average].numpy() for name, state in states.items() if state}
+
+        return self._program.Weights(
+            parameters={name: parameter.detach().numpy() for name, parameter in parameters.items()},
+            averages=tuple(of(average) for average in _averages(optimizer)),
+            steps=np.float32(next(iter(states.values())).get("step", 0.0)),
+        )
+
+    @torch.no_grad()
+    def _put_back(self, new: Any, parameters: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
+        for name, parameter in parameters.items():
+            parameter.copy_(torch.from_numpy(np.array(new.parameters[name])))
+            averages = zip(_averages(optimizer), new.averages, strict=True)
+            state = {average: torch.from_numpy(np.array(values[name])) for average, values in averages}
+            optimizer.state[parameter] = {"step": torch.tensor(float(new.steps)), **state}
 
 
 def _averages(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
     """Return PyTorch's names of the means of the gradients, where it keeps them, and of their squares."""
     return ("exp_avg", "exp_avg_sq") if isinstance(optimizer, torch.optim.Adam) else ("square_avg",)
-
-
-def _weights(program: Any, parameters: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Any:
-    states = {name: optimizer.state.get(parameter) or {} for name, parameter in parameters.items()}
-    return program.Weights(
-        parameters={name: parameter.detach().numpy() for name, parameter in parameters.items()},
-        averages=tuple(
-            {
-                name: state[average].numpy() if state else np.zeros(parameters[name].shape, np.float32)
-                for name, state in states.items()
-            }
-            for average in _averages(optimizer)
-        ),
-        steps=np.float32(next(iter(states.values())).get("step", 0.0)),
-    )
-
-
-@torch.no_grad()
-def _put_back(new: Any, parameters: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> None:
-    for name, parameter in parameters.items():
-        parameter.copy_(torch.from_numpy(np.array(new.parameters[name])))
-        averages = zip(_averages(optimizer), new.averages, strict=True)
-        state = {average: torch.from_numpy(np.array(values[name])) for average, values in averages}
-        optimizer.state[parameter] = {"step": torch.tensor(float(new.steps)), **state}

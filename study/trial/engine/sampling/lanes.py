@@ -22,17 +22,12 @@ _LANES_PER_RUNNER = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLayout:
-    """The lanes of a trial, numbered runner by runner, and the processes that step them.
-
-    Attributes:
-        num_env_runners: Runners of the trial.
-        num_envs_per_env_runner: Lanes of each runner.
-        emulated: Whether one process steps all lanes; else each runner is one.
-    """
+    """The lanes of a trial, numbered runner by runner, and the processes that step them."""
 
     num_env_runners: int
     num_envs_per_env_runner: int
     emulated: bool = False
+    """Whether one process steps all lanes; else each runner is one."""
 
     def lanes_of(self, process: int) -> tuple[tuple[int, int], ...]:
         """Return (runner from 1, environment from 0) of every lane of a process (from 0), in lane order."""
@@ -42,8 +37,7 @@ class LaneLayout:
     def steps_of(self, process: int, env_steps: int) -> list[int]:
         """Return how many steps each lane of a process (from 0) gives to a train batch of exactly `env_steps` steps.
 
-        Every lane gives `env_steps // num_lanes` steps, and the first `env_steps % num_lanes` lanes of the
-        trial one more: the batch is what was asked, in every layout.
+        The first `env_steps % num_lanes` lanes of the trial give one more than the others, in every layout.
         """
         share, extra = divmod(env_steps, self.num_env_runners * self.num_envs_per_env_runner)
         first = process * self.num_envs_per_env_runner
