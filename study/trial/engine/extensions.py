@@ -213,10 +213,6 @@ class NormalizedObservations(ConnectorV2):
         """Return the merged statistics of all runners, which RLlib sends to each of them."""
         return self.statistics.merge(states)
 
-    def reset_state(self) -> None:
-        """Begin anew."""
-        self._statistics = None
-
 
 def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
     """Return the connector: for `env_to_module_connector`."""

@@ -439,7 +439,3 @@ class EnvPoolEnv(gymnasium.Env[Array, Any]):
         """Take one step."""
         seen, reward, ends, cut = self._task.step(self._pool, np.asarray(action)[np.newaxis])
         return seen[0], float(reward[0]), bool(ends[0]), bool(cut[0]), {}
-
-    def close(self) -> None:
-        """Let the pool go."""
-        self._pool = None

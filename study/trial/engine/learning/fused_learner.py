@@ -22,12 +22,7 @@ from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER
 from ray.rllib.core.learner.training_data import TrainingData
 from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.utils.metrics import (
-    MODULE_TRAIN_BATCH_SIZE_MEAN,
-    NUM_ENV_STEPS_TRAINED,
-    NUM_MODULE_STEPS_TRAINED,
-    WEIGHTS_SEQ_NO,
-)
+from ray.rllib.utils import metrics as names
 from torch import Tensor, nn
 
 from study.errors import TrialError
@@ -341,12 +336,12 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
 
     def _layers(self, part: Any) -> tuple[Any, ...]:
         """Return the dense layers of a network of RLlib's catalog, each with the activation behind it."""
-        names = {id(module): name for name, module in self._network.named_modules()}
+        paths = {id(module): name for name, module in self._network.named_modules()}
         found: list[Any] = []
         for module in part.net.modules():
             kind = type(module).__name__
             if isinstance(module, nn.Linear):
-                found.append(self._program.Layer(names[id(module)]))
+                found.append(self._program.Layer(paths[id(module)]))
             elif kind in self._program.ACTIVATIONS:
                 found[-1] = found[-1]._replace(activation=kind)
             elif not isinstance(module, nn.Sequential) and [*module.parameters(recurse=False)]:
@@ -361,16 +356,16 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         if skipped := int(result.skipped):
             _LOGGER.warning("%d of %d minibatches had a gradient that is not finite; none was applied.", skipped, count)
         logged = {name: float(value) for name, value in result.statistics.items()}
-        logged |= {self.TOTAL_LOSS_KEY: float(result.loss), WEIGHTS_SEQ_NO: self._weights_seq_no}
+        logged |= {self.TOTAL_LOSS_KEY: float(result.loss), names.WEIGHTS_SEQ_NO: self._weights_seq_no}
         if self.config.log_gradients or self.config.grad_clip:
             logged[f"gradients_{DEFAULT_OPTIMIZER}_global_norm"] = float(result.norm)
         self.metrics.log_dict(logged, key=module, window=1)
-        self.metrics.log_value((module, MODULE_TRAIN_BATCH_SIZE_MEAN), size, reduce="mean")
+        self.metrics.log_value((module, names.MODULE_TRAIN_BATCH_SIZE_MEAN), size, reduce="mean")
         rows = count * size
         for place, name, number in (
-            (module, NUM_MODULE_STEPS_TRAINED, rows),
-            (every, NUM_MODULE_STEPS_TRAINED, rows),
-            (every, NUM_ENV_STEPS_TRAINED, steps),
+            (module, names.NUM_MODULE_STEPS_TRAINED, rows),
+            (every, names.NUM_MODULE_STEPS_TRAINED, rows),
+            (every, names.NUM_ENV_STEPS_TRAINED, steps),
         ):
             self.metrics.log_value((place, name), number, reduce="sum", with_throughput=place == every)
             self.metrics.log_value((place, f"{name}_lifetime"), number, reduce="lifetime_sum", with_throughput=True)

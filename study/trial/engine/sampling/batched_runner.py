@@ -26,17 +26,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from ray.rllib.utils.metrics import (
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MEAN,
-    EPISODE_RETURN_MIN,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    SAMPLE_TIMER,
-    WEIGHTS_SEQ_NO,
-)
+from ray.rllib.utils import metrics as names
 
 from study.ray_private import maker_of, pieces_to_module
 from study.trial.engine.envs.environments import EnvFactory, EnvPoolLanes, GymnasiumLanes, make_lane_envs
@@ -158,8 +148,8 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
             if newer is not None:
                 self.set_state(newer)
-        self.metrics.log_value(key=WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
-        with self.metrics.log_time(SAMPLE_TIMER):
+        self.metrics.log_value(key=names.WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
+        with self.metrics.log_time(names.SAMPLE_TIMER):
             if self._needs_initial_reset:
                 self._begin()
             steps = self._steps_of_lanes()
@@ -175,7 +165,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         RLlib then gives the local runner the count of steps alone: the only runner has nobody to be merged with.
         """
         super().set_state(state)
-        alone = NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
+        alone = names.NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
         if self._statistics is not None and self.worker_index == 0 and alone:
             self._statistics.set_state(self._statistics.merge([self._statistics.state()]))
 
@@ -185,8 +175,8 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         if self._reported:
             returns, lengths = np.array(self._reported).T
             for values, mean, least, most in (
-                (returns, EPISODE_RETURN_MEAN, EPISODE_RETURN_MIN, EPISODE_RETURN_MAX),
-                (lengths, EPISODE_LEN_MEAN, EPISODE_LEN_MIN, EPISODE_LEN_MAX),
+                (returns, names.EPISODE_RETURN_MEAN, names.EPISODE_RETURN_MIN, names.EPISODE_RETURN_MAX),
+                (lengths, names.EPISODE_LEN_MEAN, names.EPISODE_LEN_MIN, names.EPISODE_LEN_MAX),
             ):
                 self.metrics.log_value(mean, float(values.mean()), window=1)
                 self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
@@ -306,7 +296,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         outputs = {
             Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
             Columns.ACTION_LOGP: rows.log_probs[steps, lane],
-            WEIGHTS_SEQ_NO: np.full(stop - start, self._weights_seq_no),
+            names.WEIGHTS_SEQ_NO: np.full(stop - start, self._weights_seq_no),
         }
         # Copies of an empty one: RLlib's constructors look at the spaces again and again, and check lengths.
         episode = copy.copy(self._blank)

@@ -410,10 +410,6 @@ class HostedEnvRunner(AsRLlib):
         """Raise where a runner was not made completely."""
         self._of_all("assert_healthy")
 
-    def make_env(self) -> None:
-        """Make the environments of every runner anew."""
-        self._of_all("make_env")
-
     def stop(self) -> None:
         """Close the environments of every runner."""
         self._of_all("stop")
