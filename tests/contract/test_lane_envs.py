@@ -3,7 +3,6 @@
 import importlib.util
 import time
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
@@ -157,14 +156,6 @@ def test_what_is_no_observation_or_no_reward_is_refused(given, words):
     assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("reward", [2, np.float32(2), np.array(2.0)])
-def test_a_list_is_an_observation_and_a_number_a_reward(reward):
-    played = Played(lambda: Returns(observation=[1, 2.5, 3], reward=reward), [1, 2])
-    played.reset()
-    observations, rewards, *_ = played.step([0, 0])
-    assert (observations.tolist(), rewards.tolist()) == ([[1, 2.5, 3]] * 2, [2, 2])
-
-
 def test_environments_are_closed_when_a_later_one_cannot_be_made():
     closed = []
 
@@ -200,21 +191,3 @@ def test_an_environment_may_keep_its_action_and_reuse_its_observation():
     ((_, last),) = played.finals
     played.step(actions)
     assert last.tolist() == [2, 2, 2]  # the step count of the episode that ended
-
-
-@needs_envpool
-def test_both_backends_follow_the_same_dynamics():
-    """One step of Acrobot from a state that EnvPool reached, by Gymnasium's own equations."""
-    played = Played(EnvFactory(environment("Acrobot-v1", backend="envpool")), [1, 2])
-    state = played.reset()
-    reference = gymnasium.make("Acrobot-v1").unwrapped
-    reference.reset(seed=0)
-    for _ in range(100):
-        action = 2 if state[0][5] > 0 else 0  # pumps energy, so that it moves fast
-        observations, *_ = played.step([action, 0])
-        cos1, sin1, cos2, sin2, speed1, speed2 = state[0].astype(float)
-        reference.state = np.array([np.arctan2(sin1, cos1), np.arctan2(sin2, cos2), speed1, speed2])
-        expected = reference.step(action)[0]
-        if not played.finals:
-            assert observations[0] == pytest.approx(expected, abs=1e-5)
-        state = observations

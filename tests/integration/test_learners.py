@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
@@ -25,7 +23,6 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
-from ray.rllib.utils.minibatch_utils import MiniBatchCyclicIterator
 
 import study
 from study.errors import TrialError
@@ -39,7 +36,7 @@ from study.trial.engine.extensions import (
     orthogonal,
 )
 from study.trial.engine.learning import fused_learner
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, TrainBatch, fused_obstacle, minibatch_indices
+from study.trial.engine.learning.fused_learner import FusedPPOLearner, TrainBatch, fused_obstacle
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.evaluation import evaluate, runner_of
 from study.trial.experiment import Experiment, with_spaces
@@ -257,19 +254,6 @@ def test_minibatches_are_rllibs_over_the_same_rows() -> None:
     updates = {int(state["step"]) for state in ours.get_optimizer(DEFAULT_MODULE_ID).state.values()}
     assert updates == {math.ceil(3 * sum(LENGTHS) / 8)}
     assert got[f"{ALL_MODULES}/num_env_steps_trained_lifetime"] == sum(LENGTHS)
-
-
-@settings(deadline=None)
-@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 4))
-def test_in_order_minibatches_hold_the_rows_of_rllibs_iterator(steps: int, size: int, epochs: int) -> None:
-    batch = MultiAgentBatch({"m": SampleBatch({"row": torch.arange(steps)})}, env_steps=steps)
-    iterator = MiniBatchCyclicIterator(
-        batch, num_epochs=epochs, minibatch_size=size, shuffle_batch_per_epoch=False, num_total_minibatches=0
-    )
-    expected = [minibatch["m"]["row"].tolist() for minibatch in iterator]
-    count = math.ceil(epochs * steps / size)
-    got = minibatch_indices(steps, size=size, count=count, generator=None).tolist()
-    assert got == expected
 
 
 def test_advantages_are_standardised_over_environment_steps() -> None:
@@ -788,9 +772,7 @@ def test_fast_takes_what_a_configuration_is_told(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
     assert isinstance(quick.build_env_to_module_connector()[0], NormalizedObservations)
     assert config.learner_class is PPOTorchLearner
-    own = study.fast(config.copy(copy_frozen=False).training(shuffle_batch_per_epoch=False, grad_clip_by="value"))
     kept = study.fast(config.copy(copy_frozen=False).learners(learner_config_dict={**told, "mine": 1}))
-    assert own.learner_class in (FusedPPOLearner, ExtendedPPOTorchLearner)
     assert kept.learner_class is ExtendedPPOTorchLearner
     assert kept.env_runner_cls is not BatchedEnvRunner
 

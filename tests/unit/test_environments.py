@@ -66,7 +66,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (f"{HERE}Raise", {}, "Did you mean 'tests.environments:Raises'?"),
     ("../my_maze:Maze", {}, "module '../my_maze' must be there"),
     ("json:JSONDecoder", {}, "must make a gymnasium.Env"),
-    (f"{HERE}GraphObservations", {}, "of arrays of a fixed size"),
     (f"{HERE}NoSpaces", {}, "must have an `observation_space` of arrays of a fixed size, got None"),
     (f"{HERE}TupleActions", {}, "actions must be"),
     (f"{HERE}Returns", {"reward": [1.0]}, "must be finite numbers, got [1.0] of shape (1,)"),
@@ -148,21 +147,13 @@ def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
         probe(hangs, "test")
 
 
-def test_images_stay_images_in_the_unit_range_and_blocks_and_bytes_keep_their_values() -> None:
+def test_images_stay_images_in_the_unit_range_and_blocks_keep_their_values() -> None:
     space = probe(environment("tests.environments:Picture"), "").observation_space
     assert (space.shape, space.dtype, space.low.min(), space.high.max()) == ((4, 6, 3), np.float32, 0, 1)
     image, _ = make_env(environment("tests.environments:Picture")).reset(seed=0)
     assert (image[0, 5, 2], image[3, 0, 1], image.sum()) == (1, np.float32(0.2), np.float32(1.2))
-    assert space.contains(image)
-    observations = np.empty((1, 4, 6, 3), np.float32)
-    make_lane_envs(EnvFactory(environment("tests.environments:Picture")), [1]).reset(observations)
-    assert np.array_equal(observations[0], image)
-    space = probe(environment("tests.environments:Block"), "").observation_space
-    assert (space.shape, space.dtype) == ((2, 3, 4), np.float32)
     block, _ = make_env(environment("tests.environments:Block")).reset(seed=0)
-    assert (block.dtype, block.min(), block.max()) == (np.float32, -5, 5)
-    flat, _ = make_env(environment("tests.environments:GreyPicture")).reset(seed=0)
-    assert flat.tolist() == [200] * 24
+    assert (block.shape, block.dtype, block.min(), block.max()) == ((2, 3, 4), np.float32, -5, 5)
 
 
 # EnvPool

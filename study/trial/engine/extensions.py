@@ -100,12 +100,9 @@ def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[A
 class ObservationStatistics:
     """Running mean and variance of the observations of one or several runners, each of which has seen its own.
 
-    All share what was merged last (`base`); each normalises by that and by what it has seen since (`added`). One runner
-    alone is Stable-Baselines3's `VecNormalize`.
-
-    Attributes:
-        base: Count, mean and variance, shapes (), (*shape,), (*shape,).
-        added: The same of each runner since then, shapes (runners, 1, …), (runners, *shape), (runners, *shape).
+    All share what was merged last (`base`: count, mean, variance, each of the observations' shape); each normalises by
+    that and by what it has seen since (`added`: the same with an axis of runners before). One runner alone is
+    Stable-Baselines3's `VecNormalize`.
     """
 
     def __init__(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
@@ -167,8 +164,8 @@ def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
 class NormalizedObservations(ConnectorV2):
     """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
 
-    Not RLlib's `MeanStdFilter`, which adds what a runner has seen before to the merged state once more. As there the
-    last observation of an episode that ends is normalised and not counted.
+    RLlib's `MeanStdFilter` adds what a runner has seen before to the merged state once more. The last observation of an
+    episode that ends is not counted.
     """
 
     _update_stats = True
@@ -333,12 +330,7 @@ class ScaledRewards(ConnectorV2):
 
 
 class ExtendedPPOTorchLearner(PPOTorchLearner):
-    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers.
-
-    Attributes:
-        clip_share: Share of `clip_param` that holds in this iteration.
-        reward_scale: Of a learner that scales rewards by itself.
-    """
+    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers."""
 
     _learns_from_connectors = True
     """Whether advantages come from RLlib's connectors, one of which scales the rewards."""
@@ -346,7 +338,9 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def build(self) -> None:
         """Build as RLlib does."""
         self.clip_share = 1.0
+        """Share of `clip_param` that holds in this iteration."""
         self.reward_scale: RewardScale | None = None
+        """Of a learner that scales rewards by itself."""
         super().build()
         connectors = self._learner_connector if self._learns_from_connectors else None
         if told_of(self.config, "vf_clip_range") and connectors is not None:

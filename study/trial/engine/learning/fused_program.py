@@ -83,17 +83,15 @@ class Weights(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What an update did, beside its weights.
-
-    `count` minibatches were computed, of which `skipped` had a gradient that is not finite. The others are of the last
-    minibatch: its loss, the norm of its gradient before that was clipped, and its statistics by RLlib's names.
-    """
+    """What an update did: how many minibatches it computed and left out; the others are of the last minibatch."""
 
     count: Any
     skipped: Any
     loss: Any
     norm: Any
+    """Of its gradient before that was clipped."""
     statistics: Any
+    """By RLlib's names."""
 
 
 def keep_programs() -> None:
@@ -164,10 +162,7 @@ class Program(NamedTuple):
     ) -> tuple[Weights, Result]:
         """Take one step of the optimizer for each minibatch, given by its rows, shape (minibatches, rows).
 
-        Ends at a minibatch whose loss and gradient are not finite. A gradient that is not finite is not applied.
-
-        Returns:
-            The new weights as numpy arrays, and what was done.
+        A gradient that is not finite is not applied; where the loss is not finite either, that was the last minibatch.
         """
         columns, steps, count = batch[:-1], len(batch.rest), len(minibatches)
         widths = tuple(column.shape[1] for column in columns)

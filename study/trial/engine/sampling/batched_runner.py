@@ -2,11 +2,8 @@
 
 RLlib's stock runner spends over nine tenths of a step on Python: connectors, per-step lists, timers, mode
 switches. Here a fragment is a set of arrays, time by lane, that the environments write into; at its end the
-arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
-`SingleAgentEnvRunner`.
-
-What a lane does depends on the trial's seed and the lane alone (`lanes`), so the same lanes can be
-stepped by one process or by many. Forward passes of different size round differently, in the last digit.
+arrays are cut into RLlib's episodes. What a lane does depends on the trial's seed and the lane alone (`lanes`), so the
+same lanes can be stepped by one process or by many, up to the rounding of forward passes.
 """
 
 import copy
@@ -79,10 +76,9 @@ class _Ongoing:
 
 
 class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
-    """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
+    """Steps the lanes of one runner, or of several emulated ones, with whole arrays; set as `env_runner_cls`.
 
-    Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
-    with their first seeds and noise. A study restarts none, and evaluates by itself: of the arguments of RLlib's
+    Its state holds weights and no environments: one that is restarted begins its lanes anew. Of the arguments of RLlib's
     `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
     connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
@@ -141,8 +137,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
         Raises:
-            ValueError: An environment returned something that is not what its spaces say, or (`NonFiniteError`,
-                `DivergedError`) an observation or an output of the policy is not finite.
+            ValueError: An observation is not as its space says, or it or an output of the policy is not finite.
         """
         if self._env_runner_state_server is not None:  # newer weights, where an asynchronous algorithm has put some
             newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))

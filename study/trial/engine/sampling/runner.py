@@ -140,8 +140,7 @@ class Measuring(EnvRunner):
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
 
-        An exception of the environment is returned in the measurement: RLlib wraps it in an empty
-        `RuntimeError`, and takes a runner that raises for dead.
+        What the environment raises is in the measurement: RLlib hides it, and takes a runner that raises for dead.
         """
         self._watch.start()
         try:
@@ -149,18 +148,19 @@ class Measuring(EnvRunner):
             measured = self._watch.stop()
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
             cause = original(error)
             notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
-            script = getattr(self.config, "script", "")
-            fix = f"Correct {script}: its traceback names the line." if script else "Correct the environment."
-            failed = replace(
-                failed,
-                error=". ".join([described(cause), *notes]).rstrip("."),
-                fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
-                traceback="".join(traceback.format_exception(error)),
+            fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
+            return (
+                [],
+                [],
+                replace(
+                    self._measurement(self._watch.stop(), env_steps=0, ended=[]),
+                    error=". ".join([described(cause), *notes]),
+                    fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
+                    traceback="".join(traceback.format_exception(error)),
+                ),
             )
-            return [], [], failed
         metrics = self.get_metrics_of_runners()
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, metrics, measurement
@@ -211,10 +211,7 @@ class Measuring(EnvRunner):
 
 
 class AsRLlib(Measuring):
-    """RLlib's own sampling; environments are seeded by lane, the action noise by runner.
-
-    Also where the algorithm itself calls `sample`: `taken` says what all calls since the last one measured.
-    """
+    """RLlib's own sampling, also where the algorithm itself calls it; seeds of environments by lane, of noise by runner."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._sampled: list[tuple[ProcessMeasurement, int]] = []
@@ -227,11 +224,7 @@ class AsRLlib(Measuring):
             seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     def sample(self, **kwargs: Any) -> Any:
-        """Sample as RLlib does, and measure it.
-
-        Raises:
-            NonFiniteError: A reward is not finite.
-        """
+        """Sample as RLlib does, and measure it; raise a `NonFiniteError` where a reward is not finite."""
         self._watch.start()
         episodes = self._sample_unwatched(**kwargs)
         self._sampled.append((self._watch.stop(), sum(map(len, episodes))))
