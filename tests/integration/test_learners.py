@@ -31,7 +31,7 @@ from study.trial.configuration import set_learner
 from study.trial.engine.extensions import (
     ExtendedPPOTorchLearner,
     NormalizedObservations,
-    RewardScale,
+    ScaledRewards,
     install,
     orthogonal,
 )
@@ -513,7 +513,7 @@ def test_a_runner_normalises_observations_as_vec_normalize_does(kind: str, lanes
         compared = slice(-1 if kind == "stock" and episode.is_done else None)
         np.testing.assert_allclose(episode.get_observations()[compared], expected[compared], atol=1e-5)
     (piece,) = [each for each in runner._env_to_module.connectors if isinstance(each, NormalizedObservations)]
-    mean, variance = piece.statistics.moments()
+    mean, variance = piece.moments()
     np.testing.assert_allclose(mean[0], wrapper.obs_rms.mean, atol=1e-6)
     np.testing.assert_allclose(variance[0], wrapper.obs_rms.var, rtol=1e-5)
 
@@ -527,7 +527,7 @@ def test_states_of_runners_are_merged_into_those_of_all_rows_in_any_order() -> N
     runners = [NormalizedObservations(space, CHOICE) for _ in range(3)]
     for number, runner in enumerate(runners):
         for part in range(4):
-            runner.statistics.update(random_rows(5, 10 * number + part))
+            runner.update(random_rows(5, 10 * number + part))
     states = [runner.get_state() for runner in runners]
     first, second = (runners[0].merge_states(list(order)) for order in (states, states[::-1]))
     for mine, other in zip(first["base"], second["base"], strict=True):
@@ -552,10 +552,10 @@ def test_rewards_are_scaled_as_vec_normalize_does_over_several_batches() -> None
     wrapper = VecNormalize(Played(np.zeros((2 * STEPS + 1, LANES, 4), np.float32), rewards, dones, {}), gamma=GAMMA)
     wrapper.reset()
     expected = np.array([wrapper.step(np.zeros(LANES))[1] for _ in range(2 * STEPS)])
-    scale = RewardScale(GAMMA, num_lanes=LANES)
+    scale = ScaledRewards(gamma=GAMMA, num_lanes=LANES)
     ended = np.cumsum(dones, axis=0) - dones
     for batch in (slice(0, STEPS), slice(STEPS, None)):
-        state, scale = scale.state(), RewardScale(GAMMA, num_lanes=LANES)
+        state, scale = scale.get_state(), ScaledRewards(gamma=GAMMA, num_lanes=LANES)
         scale.set_state(state)
         names, pieces = [], []
         for lane, lengths in enumerate(PIECES):
@@ -567,7 +567,7 @@ def test_rewards_are_scaled_as_vec_normalize_does_over_several_batches() -> None
 
 
 def test_without_an_order_of_lanes_the_deviation_is_that_of_all_returns_so_far() -> None:
-    gamma, scale = 0.9, RewardScale(0.9)
+    gamma, scale = 0.9, ScaledRewards(gamma=0.9)
     first, other = np.arange(1.0, 9.0), np.arange(3.0) - 5
     scale.scaled(["a", "b", "a"], [first[:3], other, first[3:5]])
     (scaled,) = scale.scaled(["a"], [first[5:]])
@@ -748,14 +748,14 @@ def test_a_checkpoint_holds_all_that_the_next_update_depends_on(kind: type) -> N
 def test_evaluations_use_the_frozen_statistics_by_our_lanes_and_by_rllibs_runner(tmp_path: Path) -> None:
     space = spec(environment__id="CartPole-v1", evaluation__episodes=5)
     config = with_spaces(PPOConfig().environment("CartPole-v1").debugging(seed=3))
-    statistics = NormalizedObservations(config.observation_space, config.action_space).statistics
+    statistics = NormalizedObservations(config.observation_space, config.action_space)
     statistics.update(np.random.default_rng(1).normal([0.5, 0.0, 0.1, 0.0], [2.0, 0.5, 0.05, 1.0], (50, 4)))
     torch.manual_seed(5)
     with runner_of(config) as runner:
         for parameter in runner.module.parameters():
             parameter.data *= 3
         plain = runner.get_state() | {"rl_module": {DEFAULT_MODULE_ID: runner.module.get_state()}}
-    state = plain | {"env_to_module_connector": {"NormalizedObservations": statistics.state()}}
+    state = plain | {"env_to_module_connector": {"NormalizedObservations": statistics.get_state()}}
     experiments = [Experiment(config=config, runner_obstacle=obstacle) for obstacle in ("", "RLlib's runner plays")]
     returns = [evaluate(experiment, state, space).returns for experiment in experiments]
     assert returns[0] == returns[1] == evaluate(experiments[1], state, space).returns

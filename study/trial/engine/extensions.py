@@ -97,25 +97,47 @@ def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[A
     return total, mean + shift * more / total, squares / total
 
 
-class ObservationStatistics:
-    """Running mean and variance of the observations of one or several runners, each of which has seen its own.
+def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
+    """Return rows in units of the deviation, clipped, single precision."""
+    return np.clip((rows - mean) / np.sqrt(variance + _EPSILON), -_LARGEST, _LARGEST).astype(np.float32)
 
-    All share what was merged last (`base`: count, mean, variance, each of the observations' shape); each normalises by
-    that and by what it has seen since (`added`: the same with an axis of runners before). One runner alone is
-    Stable-Baselines3's `VecNormalize`.
+
+class NormalizedObservations(ConnectorV2):
+    """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
+
+    RLlib's `MeanStdFilter` adds what a runner has seen before to the merged state once more. The last observation of an
+    episode that ends is not counted. It may stand for several runners, each of which has seen its own: all share what
+    was merged last (`base`: count, mean, variance), and each normalises by that and by what it has seen since (`added`:
+    the same, with an axis of runners before).
     """
 
-    def __init__(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
-        self.base: tuple[Any, Any, Any] = (_FIRST_COUNT, np.zeros(shape), np.ones(shape))
-        self._num_runners = num_runners
-        self._forget()
+    _update_stats = True
+    _num_runners = 1
+    base: tuple[Any, Any, Any] | None = None
 
-    def _forget(self) -> None:
-        shape = self.base[1].shape
-        self.added = [np.zeros((self._num_runners, *each)) for each in ((1,) * len(shape), shape, shape)]
+    def begin(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
+        """Know nothing of observations of a shape, for so many runners."""
+        self._num_runners = num_runners
+        self.set_state({"base": (_FIRST_COUNT, np.zeros(shape), np.ones(shape))})
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """Return the space of what comes out."""
+        return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the last observation of each episode."""
+        rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
+        counted = rows[[not episode.is_done for episode in episodes]]
+        if self._update_stats and len(counted):
+            self.update(counted)
+        for episode, row in zip(episodes, scaled_by(rows, *self.moments()), strict=True):
+            episode.set_observations(at_indices=-1, new_data=row)
+            episode.observation_space = self.observation_space
+        return batch
 
     def update(self, rows: Any, *, lanes: int | None = None) -> None:
         """Learn from observations of the first lanes, shape (rows, *shape), `lanes` of which are of one runner."""
+        self._known()
         lanes = lanes or len(rows)
         whole = len(rows) // lanes
         shaped = rows[: whole * lanes].reshape(whole, lanes, *rows.shape[1:])
@@ -129,86 +151,35 @@ class ObservationStatistics:
 
     def moments(self, *, lanes: int = 1) -> tuple[Any, Any]:
         """Return mean and variance by which each lane's observations are normalised now, shape (lanes, *shape)."""
-        _, *moments = merged(self.base, (self.added[0], self.added[1], self.added[2]))
+        _, *moments = merged(self._known(), (self.added[0], self.added[1], self.added[2]))
         mean, variance = (np.repeat(each, lanes, axis=0) for each in moments)
         return mean, variance
 
-    def state(self) -> dict[str, Any]:
-        """Return what `set_state` takes."""
-        count, *moments = self.added
-        return {"base": list(self.base), "added": [count.reshape(-1).copy(), *(each.copy() for each in moments)]}
+    def _known(self) -> tuple[Any, Any, Any]:
+        if self.base is None:
+            self.begin(self.input_observation_space.shape)
+        assert self.base is not None
+        return self.base
+
+    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return what is known."""
+        base, (count, *moments) = list(self._known()), self.added
+        return {"base": base, "added": [count.reshape(-1).copy(), *(each.copy() for each in moments)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take a state of runners that are as many, or a merged one."""
         count, mean, variance = state["base"]
         self.base = float(count), np.asarray(mean), np.asarray(variance)
-        self._forget()
+        shape = self.base[1].shape
+        self.added = [np.zeros((self._num_runners, *each)) for each in ((1,) * len(shape), shape, shape)]
         if "added" in state and len(state["added"][0]) == self._num_runners:
             self.added = [np.array(new).reshape(old.shape) for new, old in zip(state["added"], self.added, strict=True)]
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the state that adds what all runners have seen to the base; their order has no influence."""
         seen = [each for state in states for each in zip(*state["added"], strict=True) if each[0] > 0]
         seen.sort(key=lambda each: (float(each[0]), each[1].tobytes(), each[2].tobytes()))
-        total = self.base
-        for each in seen:
-            total = merged(total, each)
-        return {"base": list(total)}
-
-
-def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
-    """Return rows in units of the deviation, clipped, single precision."""
-    return np.clip((rows - mean) / np.sqrt(variance + _EPSILON), -_LARGEST, _LARGEST).astype(np.float32)
-
-
-class NormalizedObservations(ConnectorV2):
-    """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
-
-    RLlib's `MeanStdFilter` adds what a runner has seen before to the merged state once more. The last observation of an
-    episode that ends is not counted.
-    """
-
-    _update_stats = True
-    _statistics: ObservationStatistics | None = None
-
-    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Return the space of what comes out."""
-        return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
-
-    @property
-    def statistics(self) -> ObservationStatistics:
-        """Those of this runner; a runner that stands for several gives its own."""
-        # No `cached_property`: its lock cannot be pickled, as a class of a script must be.
-        if self._statistics is None:
-            self._statistics = ObservationStatistics(self.input_observation_space.shape)
-        return self._statistics
-
-    @statistics.setter
-    def statistics(self, given: ObservationStatistics) -> None:
-        self._statistics = given
-
-    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Replace the last observation of each episode."""
-        rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
-        counted = rows[[not episode.is_done for episode in episodes]]
-        if self._update_stats and len(counted):
-            self.statistics.update(counted)
-        for episode, row in zip(episodes, scaled_by(rows, *self.statistics.moments()), strict=True):
-            episode.set_observations(at_indices=-1, new_data=row)
-            episode.observation_space = self.observation_space
-        return batch
-
-    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the statistics."""
-        return self.statistics.state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take the statistics."""
-        self.statistics.set_state(state)
-
-    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the merged statistics of all runners, which RLlib sends to each of them."""
-        return self.statistics.merge(states)
+        return {"base": list(functools.reduce(merged, seen, self._known()))}
 
 
 def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
@@ -221,28 +192,43 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
     state = connectors.get(NormalizedObservations.__name__)
     if state is None:
         return None
-    known = ObservationStatistics(np.shape(state["base"][1]))
+    known = NormalizedObservations()
     known.set_state({"base": state["base"]})
-    _, mean, variance = known.merge([state] if "added" in state else [])["base"]
+    _, mean, variance = known.merge_states([state] if "added" in state else [])["base"]
     return mean, variance
 
 
 # --- rewards ---------------------------------------------------------------------------------------------------------
 
 
-class RewardScale:
+class ScaledRewards(ConnectorV2):
     """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
 
-    It belongs to the learner, which sees all of them. Where it knows which lane each reward is of, every reward is
-    divided by the deviation at its own step, as there; else by that at the end of the batch.
+    It belongs to the one learner, which sees all of them: of RLlib's own the `learner_connector`. Where it knows which
+    lane each reward is of, every reward is divided by the deviation at its own step, as there; else by that at the end
+    of the batch.
     """
 
-    def __init__(self, gamma: float, *, num_lanes: int | None = None) -> None:
+    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
         """Begin; `num_lanes`: episodes come lane by lane, of so many lanes with equal shares of a batch."""
+        super().__init__(*spaces, **options)
         self._gamma, self._num_lanes = gamma, num_lanes
         self._returns = RunningMeanStd()
         self._discounted: dict[str, float] = {}
         """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the rewards of the episodes, which the pieces behind this one read.
+
+        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
+        """
+        filled = [episode for episode in episodes if len(episode) > 1]
+        buffers = [episode.rewards for episode in filled]
+        rewards = [np.asarray(each.data[each.lookback :][:-1], np.float64) for each in buffers]
+        names = [episode.id_.rpartition("_")[0] for episode in filled]
+        for each, scaled in zip(buffers, self.scaled(names, rewards), strict=True):
+            each.data = np.concatenate([each.data[: each.lookback], scaled, [0.0]])
+        return batch
 
     def scaled(self, episode_ids: Sequence[str], rewards: Sequence[Any]) -> list[Any]:
         """Learn from the rewards of a batch, and return them scaled and clipped.
@@ -271,7 +257,7 @@ class RewardScale:
         scaled = np.clip(np.concatenate(rewards) / deviations[steps], -_LARGEST, _LARGEST)
         return np.split(scaled, np.cumsum(lengths)[:-1])
 
-    def state(self) -> dict[str, Any]:
+    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Return what `set_state` takes."""
         moments = [float(self._returns.mean), float(self._returns.var), float(self._returns.count)]
         return {"returns": moments, "discounted": dict(self._discounted)}
@@ -305,27 +291,6 @@ def num_lanes_in_order(config: Any) -> int | None:
     return int(max(of.num_env_runners, 1) * of.num_envs_per_env_runner)
 
 
-class ScaledRewards(ConnectorV2):
-    """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
-
-    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
-        super().__init__(*spaces, **options)
-        self.scale = RewardScale(gamma, num_lanes=num_lanes)
-
-    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Replace the rewards of the episodes, which the pieces behind this one read.
-
-        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
-        """
-        filled = [episode for episode in episodes if len(episode) > 1]
-        buffers = [episode.rewards for episode in filled]
-        rewards = [np.asarray(each.data[each.lookback :][:-1], np.float64) for each in buffers]
-        names = [episode.id_.rpartition("_")[0] for episode in filled]
-        for each, scaled in zip(buffers, self.scale.scaled(names, rewards), strict=True):
-            each.data = np.concatenate([each.data[: each.lookback], scaled, [0.0]])
-        return batch
-
-
 # --- the learner -----------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +304,7 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         """Build as RLlib does."""
         self.clip_share = 1.0
         """Share of `clip_param` that holds in this iteration."""
-        self.reward_scale: RewardScale | None = None
+        self.reward_scale: ScaledRewards | None = None
         """Of a learner that scales rewards by itself."""
         super().build()
         connectors = self._learner_connector if self._learns_from_connectors else None
@@ -396,16 +361,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         return {**found, "normalize_rewards": int(self._scale is not None)}
 
     @property
-    def _scale(self) -> RewardScale | None:
+    def _scale(self) -> ScaledRewards | None:
         pieces = [each for each in self._learner_connector or () if isinstance(each, ScaledRewards)]
-        return pieces[0].scale if pieces else self.reward_scale
+        return pieces[0] if pieces else self.reward_scale
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **options: Any) -> dict[str, Any]:
         """Return RLlib's state of a learner, with the clip range and the scale of rewards."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **options)
         if told(self.config) and self._check_component(_STATE, components, not_components):
             scale = self._scale
-            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.state()}
+            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.get_state()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from study.errors import TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.trial.engine.envs.environments import are_trainable
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, RewardScale, num_lanes_in_order, told_of
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, ScaledRewards, num_lanes_in_order, told_of
 
 FloatArray = npt.NDArray[np.float64]
 _LOGGER = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class TrainBatch:
         found[self.appended] = False
         return found
 
-    def scale_rewards(self, scale: RewardScale) -> None:
+    def scale_rewards(self, scale: ScaledRewards) -> None:
         """Let the rewards be scaled."""
         pieces = [piece[:-1] for piece in np.split(self.rewards, self.appended[:-1] + 1)]
         self.rewards[self.is_step] = np.concatenate(scale.scaled(self.episode_ids, pieces))
@@ -213,7 +213,7 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         self._sizes = tuple(int(size) for size in choices) or None
         self._standardization = getattr(config, "standardization", "rllib")
         if told_of(config, "normalize_rewards"):
-            self.reward_scale = RewardScale(config.gamma, num_lanes=num_lanes_in_order(config))
+            self.reward_scale = ScaledRewards(gamma=config.gamma, num_lanes=num_lanes_in_order(config))
         self._generator = np.random.default_rng(config.seed)
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

@@ -27,7 +27,7 @@ from ray.rllib.utils import metrics as names
 
 from study.ray_private import maker_of, pieces_to_module
 from study.trial.engine.envs.environments import EnvFactory, EnvPoolLanes, GymnasiumLanes, make_lane_envs
-from study.trial.engine.extensions import NormalizedObservations, ObservationStatistics, scaled_by
+from study.trial.engine.extensions import NormalizedObservations, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, NonFiniteError, layout_of
@@ -78,8 +78,8 @@ class _Ongoing:
 class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     """Steps the lanes of one runner, or of several emulated ones, with whole arrays; set as `env_runner_cls`.
 
-    Its state holds weights and no environments: one that is restarted begins its lanes anew. Of the arguments of RLlib's
-    `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
+    Its state holds weights and no environments: one that is restarted begins its lanes anew. Of the arguments of
+    RLlib's `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
     connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
 
@@ -92,12 +92,12 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         """Episodes since RLlib's metrics were fetched."""
         self._reported: Ended = []
         """Those whose metrics were fetched last."""
-        self._statistics: ObservationStatistics | None = None
+        self._statistics: NormalizedObservations | None = None
         """By which observations are normalised."""
         for piece in pieces_to_module(self) if self.env is not None else ():
             if isinstance(piece, NormalizedObservations):
-                shape, runners = self._envs.observation_space.shape, {runner for runner, _ in self.lanes}
-                self._statistics = piece.statistics = ObservationStatistics(shape, num_runners=len(runners))
+                self._statistics = piece
+                piece.begin(self._envs.observation_space.shape, num_runners=len({runner for runner, _ in self.lanes}))
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         super().set_state(state)
         alone = names.NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
         if self._statistics is not None and self.worker_index == 0 and alone:
-            self._statistics.set_state(self._statistics.merge([self._statistics.state()]))
+            self._statistics.set_state(self._statistics.merge_states([self._statistics.get_state()]))
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""

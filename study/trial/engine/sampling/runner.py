@@ -211,7 +211,7 @@ class Measuring(EnvRunner):
 
 
 class AsRLlib(Measuring):
-    """RLlib's own sampling, also where the algorithm itself calls it; seeds of environments by lane, of noise by runner."""
+    """RLlib's own sampling, also where the algorithm calls it; environments are seeded by lane, noise by runner."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._sampled: list[tuple[ProcessMeasurement, int]] = []
