@@ -291,14 +291,14 @@ _INT_MAX = 2**31 - 1
 """EnvPool's way to say that episodes have no limit."""
 
 
-class PoolTask:
-    """What an EnvPool task is, before any pool is made; its spaces are of one environment, as policies see it.
+class EnvPoolLanes:
+    """Lanes over one pool of an EnvPool task, as `GymnasiumLanes`; lane i has seed i, however lanes are spread.
 
     Images come with their channels first, (C, H, W), or last; they leave with the channels last.
     """
 
-    def __init__(self, spec: EnvironmentSpec) -> None:
-        """Look the task up.
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int] = (), *, wait_s: float = 0.0) -> None:
+        """Look the task up, and make the pool where its lanes have seeds, shape (num_envs,), each below 2^31.
 
         Raises:
             Unusable: EnvPool is not installed or does not know the task, the task does not take these arguments or
@@ -311,15 +311,15 @@ class PoolTask:
             rule, got = "envpool must be installed", str(error)
             raise Unusable(where="environment.backend", rule=rule, got=got, fix=fix) from error
         procgen = is_procgen(spec.id)
-        self._id, kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
-        if self._id not in (known := envpool.list_all_envs()):
-            near = difflib.get_close_matches(self._id, known, n=1, cutoff=0.5)
+        name, kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
+        if name not in (known := envpool.list_all_envs()):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise Unusable(where=ID, rule="EnvPool has no such environment", got=f"'{self._id}'", fix=fix)
+            raise Unusable(where=ID, rule="EnvPool has no such environment", got=f"'{name}'", fix=fix)
         try:
             if taken := sorted(set(kwargs) & set(_OURS)):
                 raise TypeError(f"the study sets {', '.join(taken)} itself")
-            task: Any = envpool.make_spec(self._id, **kwargs)
+            task: Any = envpool.make_spec(name, **kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
             missing = str(error.__cause__ or error)
             qt = procgen or "libQt5" in missing
@@ -341,7 +341,18 @@ class PoolTask:
         # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
         episodic = getattr(task.config, "episodic_life", False)
         kwargs["max_episode_steps"] = self._limit if episodic else min(self._limit + 1, _INT_MAX)
-        self._make = functools.partial(envpool.make, self._id, env_type="gymnasium", num_threads=1, **kwargs)
+        self._make = functools.partial(envpool.make, name, env_type="gymnasium", num_threads=1, **kwargs)
+        self._wait_s = wait_s
+        self._pool: Any = None
+        if seeds:
+            self.seed(seeds)
+
+    def seed(self, seeds: Sequence[int]) -> None:
+        """Make the pool, which is stepped by one thread."""
+        self.num_envs, self._lanes = len(seeds), np.arange(len(seeds), dtype=np.int32)
+        self._pool = self._make(num_envs=len(seeds), seed=list(seeds))
+        with warnings.catch_warnings(action="ignore"):
+            _ = self._pool.observation_space  # the pool makes it once, at the latest in its first reset
 
     def _seen_space(self) -> Box:
         raw, self._channels_first = self._raw, False
@@ -361,14 +372,7 @@ class PoolTask:
             bounds = [np.where(unbounded, -np.inf, raw.low).astype(np.float32), raw.high.astype(np.float32)]
         return Box(*bounds) if _keeps_its_shape(raw) else Box(*(each.ravel() for each in bounds))
 
-    def pool(self, seeds: Sequence[int]) -> Any:
-        """Return a pool of one environment per seed, stepped by one thread."""
-        pool = self._make(num_envs=len(seeds), seed=list(seeds))
-        with warnings.catch_warnings(action="ignore"):
-            _ = pool.observation_space  # the pool makes it once, at the latest in its first reset
-        return pool
-
-    def seen(self, batch: Any) -> Array:
+    def _seen(self, batch: Any) -> Array:
         """Return what the network sees of what EnvPool shows of several environments, shape (envs, *shape)."""
         if isinstance(self._raw, Discrete):  # one-hot
             return np.asarray(np.reshape(batch, (-1, 1)) - self._raw.start == np.arange(self._raw.n), np.float32)
@@ -376,38 +380,30 @@ class PoolTask:
             return _scaled(np.moveaxis(batch, 1, 3) if self._channels_first else batch)
         return np.asarray(batch, np.float32).reshape(len(batch), *self.observation_space.shape)
 
-    def step(self, pool: Any, *actions: Any) -> tuple[Array, Any, Any, Any]:
-        """Step a pool; return observations, rewards, and whether each episode terminated and was cut."""
-        batch, rewards, terminated, cut, info = pool.step(*actions)
-        return self.seen(batch), rewards, terminated, cut | (info["elapsed_step"] >= self._limit)
+    def first_observations(self, lanes: Array | None = None) -> Array:
+        """Begin new episodes in some lanes, or in all, and return what is seen, shape (lanes, *shape)."""
+        return self._seen(self._pool.reset(self._lanes if lanes is None else lanes)[0])
 
-
-class EnvPoolLanes:
-    """Lanes over one pool, as `GymnasiumLanes`; `seeds[i]` is the seed of lane i, however lanes are spread."""
-
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int], *, wait_s: float) -> None:
-        """Make the pool, with the seeds of its lanes, shape (num_envs,), each below 2^31."""
-        self._task, self._wait_s, self.num_envs = PoolTask(spec), wait_s, len(seeds)
-        self.observation_space, self.action_space = self._task.observation_space, self._task.action_space
-        self._pool: Any = self._task.pool(seeds)
-        self._lanes = np.arange(self.num_envs, dtype=np.int32)
+    def outcomes(self, actions: Array) -> tuple[Array, Any, Any, Any]:
+        """Step the first lanes; return observations, rewards, and whether each episode terminated and was cut."""
+        batch, rewards, terminated, cut, info = self._pool.step(actions, self._lanes[: len(actions)])
+        return self._seen(batch), rewards, terminated, cut | (info["elapsed_step"] >= self._limit)
 
     def reset(self, observations: Array) -> None:
         """See `GymnasiumLanes.reset`."""
-        observations[:] = self._task.seen(self._pool.reset(self._lanes)[0])
+        observations[:] = self.first_observations()
 
     def step(self, actions: Array, observations: Array, rewards: Array, terminated: Array, truncated: Array) -> Finals:
         """See `GymnasiumLanes.step`."""
         if not len(actions):
             return []
-        lanes = self._lanes[: len(actions)]
-        observations[:], rewards[:], terminated[:], truncated[:] = self._task.step(self._pool, actions, lanes)
-        ended = lanes[terminated | truncated]
+        observations[:], rewards[:], terminated[:], truncated[:] = self.outcomes(actions)
+        ended = self._lanes[: len(actions)][terminated | truncated]
         finals = [(int(lane), observations[lane].copy()) for lane in ended]
         if ended.size:
-            observations[ended] = self._task.seen(self._pool.reset(ended)[0])
+            observations[ended] = self.first_observations(ended)
         if self._wait_s:
-            time.sleep(len(lanes) * self._wait_s)
+            time.sleep(len(actions) * self._wait_s)
         return finals
 
     def close(self) -> None:
@@ -424,18 +420,18 @@ class EnvPoolEnv(gymnasium.Env[Array, Any]):
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         """Look the task up; the first reset makes the pool."""
-        self._task = PoolTask(spec)
-        self._pool: Any = None
-        self.observation_space, self.action_space = self._task.observation_space, self._task.action_space
+        self._lane, self._is_seeded = EnvPoolLanes(spec), False
+        self.observation_space, self.action_space = self._lane.observation_space, self._lane.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode; without a seed the one that follows in this pool."""
         super().reset(seed=seed)
-        if seed is not None or self._pool is None:
-            self._pool = self._task.pool([int(self.np_random.integers(2**31)) if seed is None else seed])
-        return self._task.seen(self._pool.reset()[0])[0], {}
+        if seed is not None or not self._is_seeded:
+            self._lane.seed([int(self.np_random.integers(2**31)) if seed is None else seed])
+            self._is_seeded = True
+        return self._lane.first_observations()[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take one step."""
-        seen, reward, ends, cut = self._task.step(self._pool, np.asarray(action)[np.newaxis])
+        seen, reward, ends, cut = self._lane.outcomes(np.asarray(action)[np.newaxis])
         return seen[0], float(reward[0]), bool(ends[0]), bool(cut[0]), {}
