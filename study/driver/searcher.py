@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
@@ -147,6 +147,10 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         told = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
         reason = f"trial: {rule}{where}, got: {told[-1] if told else type(error).__name__}"
         return Fault(reason[:_LONGEST], "node" if is_node else "process")
+    if isinstance(error, OutOfMemoryError):  # whatever filled the memory: Ray ends the youngest processes first
+        where = f" ({address})" if address else ""
+        reason = f"trial: the memory of its node must suffice{where}, got: Ray ended a process as it was nearly full"
+        return Fault(reason, "memory")
     if isinstance(cause, TrialLostError):
         return Fault(str(cause)[:_LONGEST], "node" if cause.node else "process", cause.place)
     if isinstance(cause, TrialError):  # written for people

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
 
 from study.driver.conductor import Fault
 from study.driver.searcher import fault_of
@@ -38,6 +38,7 @@ def test_what_a_trial_raised_stands_for_itself(error, loss):
         (ActorDiedError(), True, "process"),
         (ActorDiedError(), False, "node"),
         (ActorUnavailableError("connection reset.", None), True, "node"),
+        (OutOfMemoryError("1 worker(s) were killed.\nMemory on the node was 22GB used"), True, "memory"),
     ],
 )
 def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error, alone, loss):
