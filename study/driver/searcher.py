@@ -12,13 +12,14 @@ from typing import Any
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor, Fault
 from study.errors import StudyError, TrialError, TrialLostError
+from study.ray_private import was_short_of_memory
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
 from study.trial.messages import RESULT, STARTED, TrialResult
@@ -147,7 +148,7 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         told = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
         reason = f"trial: {rule}{where}, got: {told[-1] if told else type(error).__name__}"
         return Fault(reason[:_LONGEST], "node" if is_node else "process")
-    if isinstance(error, OutOfMemoryError):  # whatever filled the memory: Ray ends the youngest processes first
+    if error is None and was_short_of_memory(said):  # whatever filled it: Ray ends the youngest processes first
         where = f" ({address})" if address else ""
         reason = f"trial: the memory of its node must suffice{where}, got: Ray ended a process as it was nearly full"
         return Fault(reason, "memory")

@@ -3,7 +3,7 @@
 import pickle
 
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from study.driver.conductor import Fault
 from study.driver.searcher import fault_of
@@ -38,7 +38,6 @@ def test_what_a_trial_raised_stands_for_itself(error, loss):
         (ActorDiedError(), True, "process"),
         (ActorDiedError(), False, "node"),
         (ActorUnavailableError("connection reset.", None), True, "node"),
-        (OutOfMemoryError("1 worker(s) were killed.\nMemory on the node was 22GB used"), True, "memory"),
     ],
 )
 def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error, alone, loss):
@@ -59,3 +58,10 @@ def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error
 )
 def test_anything_else_is_a_failure_by_its_last_line(error, said, reason):
     assert fault_of(error, said=said) == Fault(reason, None, way="")
+
+
+def test_a_process_that_ray_ended_for_want_of_memory_is_a_loss():
+    said = "Failure # 1\n1 worker(s) were killed due to the node running low on memory. Memory was 22GB used / 23GB"
+    reason, loss, _ = fault_of(None, said=said, address="10.0.0.7")
+    assert loss == "memory"
+    assert "(10.0.0.7)" in reason
