@@ -180,7 +180,7 @@ def verify(
 @app.command(epilog=examples("python -m study schema"))
 def schema() -> None:
     """Print every field of a space file as Markdown: its default and its meaning."""
-    from study.space.reference import field_reference
+    from study.space.parsing import field_reference
 
     write(field_reference())
 

@@ -111,8 +111,7 @@ def run(
 
     file = find_space(source)
     name = checked_name(name or file.stem)
-    begun = (resume or resume_or_start) and StudyFolder(out / name).exists()
-    spec = load(source, set_, trials, new=not begun)
+    spec = load(source, set_, trials)
     last = None if until is None else checked_stage(until, spec)
     time_budget_s = None if time_budget is None else seconds(time_budget, "--time-budget")
     if dry_run:

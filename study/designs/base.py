@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, TrialKind, TrialNeeds, check_objective, hours_of
+from study.planning.plan import Plan, TrialKind, TrialNeeds, hours_of
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
-from study.space.parameters import SCALE, Value
+from study.space.parameters import Value
 from study.space.sections import LEARNERS
-from study.space.settings import rounded, runnable
+from study.space.settings import fitted, rounded
 from study.space.spec import Execution, StudySpec
 from study.text import count
 
@@ -76,7 +76,6 @@ class Design(Protocol):
         Raises:
             ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
         """
-        check_objective(spec, cluster)
         kinds = tuple(TrialNeeds.of(kind, cluster) for kind in self.kinds(spec))
         requests, hours = self.requests(spec, decisions), hours_of(kinds, cluster)
         return Plan(requests=requests, kinds=kinds, cluster=cluster, hours=hours)
@@ -140,15 +139,12 @@ def start_of(
         num_cpus: CPUs that it reserves.
         execution: Whether its runners are real.
     """
-    scale = {SCALE: request.num_env_runners}
-    rule, written = dict[str, Value](), tuple(request.given)
+    rule = dict(request.setting or rounded(spec, proposed, request.num_env_runners))
+    setting = fitted(spec, rule, request.num_env_runners)
     if request.setting is not None:
         proposed, optuna_number = {}, None
-        rule, written = dict(request.setting), tuple(request.setting)
-    elif request.stage is not None:
-        rule = rounded(spec, {**proposed, **scale}, written=written)
-        rule.pop(SCALE)
-    setting = runnable(spec, {**(rule or proposed), **scale}, written=written)
+    elif request.stage is None:
+        rule = {}
     if request.num_learners is not None:
         setting[LEARNERS] = request.num_learners
     return TrialStarted(

@@ -73,10 +73,9 @@ class Proposer:
         earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
             return dict(earlier.proposed), earlier.optuna_number
-        values = propose(
+        values = request.given or propose(
             self._spec.search.sampler,
             num_env_runners=request.num_env_runners,
-            given={name: value for name, value in request.given.items() if name in self._tuned},
             space=self._tuned,
             observations=self._observations(known),
             index=request.index_at_scale,
@@ -110,7 +109,6 @@ def propose(
     sampler: Sampler,
     *,
     num_env_runners: int,
-    given: Mapping[str, Value],
     space: Mapping[str, BaseDistribution],
     observations: Sequence[Observation],
     index: int,
@@ -121,14 +119,11 @@ def propose(
     Args:
         sampler: The space's sampler; one that is not `tpe` learns nothing from the observations.
         num_env_runners: The dealt scale.
-        given: Parameters that a baseline or the grid fixes.
         space: The tuned parameters.
         observations: All trials so far, oldest first.
         index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
         seed: Of the study.
     """
-    if set(given) == set(space):
-        return dict(given)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any. NumPy's old generator draws
     # alike for seeds that are near each other.
     mixed = int(np.random.SeedSequence((seed, num_env_runners, index)).generate_state(1)[0])
@@ -143,7 +138,6 @@ def propose(
         value = None if each.value is None else each.value - statistics.median(scored[each.num_env_runners])
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         study.add_trial(create_trial(state=state, value=value, params=dict(each.params), distributions=dict(space)))
-    study.enqueue_trial(dict(given))
     return dict(study.ask(dict(space)).params)
 
 

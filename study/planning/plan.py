@@ -7,7 +7,6 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from study.errors import ClusterError
 from study.machine.shape import ClusterShape
 from study.planning.needs import Process, check_fit, execution_of, guess_seconds, label_at_start, num_cpus, processes
 from study.records.records import TrialRequest
@@ -140,22 +139,6 @@ def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
     """Return the CPUs that a Ray must hand out, so that a trial of each kind can run on it."""
     ways = ((each, execution_of(each.spec, each.num_env_runners, cluster)) for each in kinds)
     return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
-
-
-def check_objective(spec: StudySpec, cluster: ClusterShape) -> None:
-    """Refuse to choose by a clock that is none, or by two different ones.
-
-    Raises:
-        ClusterError: Trials that the objective compares would be emulated, or some of them and others not.
-    """
-    emulated = [scale for scale in spec.scales if execution_of(spec, scale, cluster) == "emulated"]
-    objective = spec.search.objective
-    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(spec.scales)
-    if (objective == "time_to_target_s" and emulated) or mixed:
-        need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
-        rule = f"{objective} {need}, and {emulated} runners would be emulated here"
-        fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
-        raise ClusterError(where="search.objective", rule=rule, fix=fix)
 
 
 # --- what a person should know first ---------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.script`).
+    """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.spec`).
 
     Attributes:
         name: RLlib's.

@@ -1,20 +1,17 @@
 """Rules between the sections of a space. Pure.
 
 Most are a row of one of three tables, a condition and a message. A rule that needs more is a function that yields a
-`Fault` for each place that breaks it. What concerns one section alone is a validator of it, in `sections`. `parsing`
-runs them.
+`Fault` for each place that breaks it. What concerns one section alone is a validator of it, in `sections`.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from pydantic import ValidationError
-
 from study.errors import Fault
-from study.space.domains import Choices, Domain, Range, as_yaml, contains, fault, largest, smallest, values
+from study.space.domains import Domain, Range, as_yaml, fault, largest, smallest, values
 from study.space.parameters import (
     CLIP_END_FRACTION,
     END_FRACTION,
@@ -27,16 +24,7 @@ from study.space.parameters import (
     Value,
 )
 from study.space.sections import AXES, FIRST_EVALUATION_SEED, MOST_SEEDS, EnvironmentSpec, has_levels, is_procgen
-from study.space.settings import (
-    BASE_CELL,
-    batch_domain,
-    batch_unit,
-    beyond_space,
-    cells_of,
-    minibatch_bounds,
-    overlay,
-    spec_of_cell,
-)
+from study.space.settings import BASE_CELL, batch_domain, cells_of, overlay, spec_of_cell
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -102,8 +90,8 @@ NEEDED: tuple[Row, ...] = (
     ("environment.reference",  # of a script it is left to the person
      lambda s: s.learns and (s.holdup or (s.environment.floor is not None and s.config is None)),
      "a score needs it", "Add it: what a good policy gets, as published, or the most that is possible."),
-    ("environment.target", lambda s: s.learns and (s.holdup or s.search.objective.endswith("_to_target")),
-     "a hold-up study, or a search for a price of reaching it, needs it",
+    ("environment.target", lambda s: s.learns and (s.holdup or s.search.objective == "env_steps_to_target"),
+     "a hold-up study, or a search for the steps to it, needs it",
      "Add it: as the environment's page says, or nine tenths of the way from floor to reference."),
     ("throughput", lambda s: s.kind == "throughput", "must be given with kind: throughput", "Add throughput.grids."),
     *(("budget.env_steps", lambda s, name=name: smallest({**s.fixed, **s.tuned}.get(name, 1)) < 1,
@@ -140,8 +128,6 @@ MUST: tuple[Row, ...] = (
      "must be 1, so that no environments share a process: {s.not_emulated}", "Set it to 1."),
     ("budget", lambda s: s.learns and not (s.budget.env_steps or s.budget.iterations or s.budget.time_s),
      "one of env_steps, iterations, time_s must be given", "Add budget.env_steps."),
-    ("search.objective", lambda s: s.execution == "emulated" and s.search.objective == "time_to_target_s",
-     "in emulation only environment steps are a fact", "Use env_steps_to_target, or execution: real."),
     ("parameters.num_minibatches",
      lambda s: s.traits.is_on_policy and "num_minibatches" in s.parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
@@ -184,96 +170,76 @@ def tables(s: StudySpec) -> Faults:
 
 # --- what every study keeps -------------------------------------------------------------------------------------------
 
+_MULTIPLIED = {
+    END_FRACTION: ("lr",),
+    CLIP_END_FRACTION: ("clip_param",),
+    "vf_lr": ("lr",),
+    "lr_scaling_exponent": ("lr", "minibatch_size"),
+}
+"""Parameter or rule -> those that mean nothing without one value of it."""
+
 
 def of_parameters(s: StudySpec) -> Faults:
     """Yield the parameters that the algorithm or script has not, and rules beside the parameters that they replace."""
-    given: dict[str, Iterable[str]] = {"parameters": s.parameters}
-    if s.holdup is not None:
-        given["holdup.published"] = s.holdup.published
-    given |= {f"throughput.grids.{name}": axes for name, axes in (s.throughput.axes() if s.throughput else {}).items()}
-    for place, names in given.items():
+    places: dict[str, Iterable[str]] = {"parameters": s.parameters}
+    places |= {"holdup.published": s.holdup.published} if s.holdup else {}
+    places |= {f"throughput.grids.{name}": grid for name, grid in (s.throughput.axes() if s.throughput else {}).items()}
+    for place, names in places.items():
         for rule in (rule for rule, parameter in REPLACED.items() if {rule, parameter} <= {*names}):
             must = f"takes the place of {REPLACED[rule]}, so that only one may be given"
             yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
-    for name in (name for name in NAMES if name in s.parameters and name not in s.traits.names):
+    for name in (name for name in s.parameters if name not in s.traits.names):
         fix = f"Remove it; {s.algorithm} has: {', '.join(sorted(s.traits.parameters))}."
         yield fault(f"parameters.{name}", f"{s.algorithm} has no such parameter", "", fix)
     if (script := s.script) is None:
         return
     for name in (name for name in script.overridden if name in s.parameters):
         rule = "every module that learns has a value of its own in the script, which a study does not change"
-        fix = f"Remove it, or take {name} out of the script's algorithm_config_overrides_per_module."
-        yield fault(f"parameters.{name}", rule, "", fix)
-    needs = {
-        f"parameters.{name}": needed
-        for name, needed in {
-            END_FRACTION: ("lr",),
-            CLIP_END_FRACTION: ("clip_param",),
-            "vf_lr": ("lr",),
-            "lr_scaling_exponent": ("lr", "minibatch_size"),
-        }.items()  # what each multiplies
-        if name in s.parameters
-    }
-    if s.holdup is not None:  # its baselines scale the two
+        yield fault(f"parameters.{name}", rule, "", f"Remove it, or take {name} out of the script's modules.")
+    needs = {f"parameters.{name}": needed for name, needed in _MULTIPLIED.items() if name in s.parameters}
+    if s.holdup is not None:  # its rivals scale the two
         needs["holdup"] = ("lr", "minibatch_size", *script.overridden)
     for where, needed in needs.items():
         if missing := [name for name in dict.fromkeys(needed) if name not in s.parameter_names]:
-            follows = sorted({*missing} & {*script.schedules})
-            got = f"the script's schedule of {listed(follows)}" if follows else "none in the script"
+            got = "a schedule in the script" if {*missing} & {*script.schedules} else "none in the script"
             yield fault(where, f"needs one value of {listed(missing)}", got, f"Add parameters.{missing[0]}.")
 
 
-# --- batches ----------------------------------------------------------------------------------------------------------
-
-
 def batches(s: StudySpec) -> Faults:
-    """Yield the sizes that cannot run as they are written, and the ranges that hold none that can (`settings`)."""
+    """Yield the sizes that cannot run as they are written; what a sampler chooses is rounded (`settings.rounded`)."""
     if not s.traits.is_on_policy:
         return
     key = "steps_per_env_runner" if "steps_per_env_runner" in s.rules else "train_batch_size"
     where, last, learners = f"parameters.{key}", max(s.scales), max(s.resources.num_learners, 1)
-    batch, lanes = batch_domain(s, last), last * int(largest(s.domain("num_envs_per_env_runner")))
-    minibatches = s.domain("minibatch_size") if "minibatch_size" in s.parameter_names else None
-    if minibatches is not None and (least := minibatch_bounds(s, last)[0]) > largest(batch):
-        rule, fix = "`minibatch_size <= train_batch_size` must hold", f"Lower minibatch_size or raise {key}."
-        yield fault("parameters.minibatch_size", rule, f"{least} > {largest(batch)}", fix)
-    # A sampled batch is raised to the number of lanes; one that a person wrote runs as it is.
+    lanes, batch = last * int(largest(s.domain("num_envs_per_env_runner"))), batch_domain(s, last)
+    given = "minibatch_size" in s.parameter_names and "num_minibatches" not in s.rules
+    minibatch = s.domain("minibatch_size") if given else 1
+    if smallest(minibatch) > largest(batch):
+        got, fix = f"{smallest(minibatch)} > {largest(batch)}", f"Lower minibatch_size or raise {key}."
+        yield fault("parameters.minibatch_size", "`minibatch_size <= train_batch_size` must hold", got, fix)
+    # A sampled batch is raised to the number of lanes.
     steps = largest(batch) if isinstance(batch, Range) else smallest(batch)
     if lanes > steps and not s.traits.asynchronous:
         rule = "`num_env_runners * num_envs_per_env_runner <= train_batch_size` must hold at every scale"
         fix = f"Raise it to {lanes if key == 'train_batch_size' else lanes // last} or more, or use fewer lanes."
         yield fault(where, rule, f"{lanes} lanes and {steps} steps", fix)
         return
-    for scale in s.scales:
-        yield from _multiples(where, batch_domain(s, scale), _units(s, scale, sampled=isinstance(batch, Range)))
-    if minibatches is not None and "num_minibatches" not in s.rules:
-        yield from _multiples("parameters.minibatch_size", minibatches, [learners])
-
-
-def _units(s: StudySpec, scale: int, *, sampled: bool) -> Iterator[int]:
-    """Yield what a batch must be a multiple of."""
-    yield max(s.resources.num_learners, 1)
-    if not sampled and (not s.traits.asynchronous or s.script is not None):
-        return
-    fragments = s.domain(FRAGMENT) if s.traits.asynchronous else 1
-    pairs = itertools.product(values(s.domain("num_envs_per_env_runner"))[:MAX_UNITS], values(fragments)[:MAX_UNITS])
-    for num_envs, fragment in itertools.islice(pairs, MAX_UNITS):
-        unit = batch_unit(s, scale, int(num_envs), int(fragment))
-        # Steps of each runner are whole numbers too.
-        yield math.lcm(unit, scale) if sampled and "steps_per_env_runner" in s.rules else unit
-
-
-def _multiples(where: str, domain: Domain, units: Iterable[int]) -> Faults:
-    """Yield a fault for the first unit that a size is no multiple of, or that a range, which is sampled, holds none."""
-    for unit in units:
-        if isinstance(domain, Range):
-            got = f"{domain.low} to {domain.high}" if domain.high // unit * unit < domain.low else ""
-        else:
-            got = next((str(value) for value in values(domain) if value % unit), "")
-        if got:
-            rule = f"must be, or hold, a multiple of {unit}, so that every learner and lane has an equal share"
-            yield fault(where, rule, got, f"Use multiples of {unit}, or a wider range.")
+    units = {learners}
+    if s.traits.asynchronous and s.script is None:  # runners deliver whole fragments
+        pairs = itertools.product(values(s.domain("num_envs_per_env_runner")), values(s.domain(FRAGMENT)))
+        units = {int(envs * steps) * learners for envs, steps in itertools.islice(pairs, MAX_UNITS)}
+    sizes = {(where, size): units for scale in s.scales for size in _written(batch_domain(s, scale))}
+    sizes |= {("parameters.minibatch_size", size): {learners} for size in _written(minibatch) if given}
+    for (place, size), multiples in sizes.items():
+        if wrong := [unit for unit in sorted(multiples) if size % unit]:
+            rule = f"must be a multiple of {wrong[0]}, so that every learner and lane has an equal share"
+            yield fault(place, rule, size, f"Use multiples of {wrong[0]}.")
             return
+
+
+def _written(domain: Domain) -> Sequence[Value]:
+    """Return the values that a person wrote; of a range a sampler chooses."""
+    return () if isinstance(domain, Range) else values(domain)
 
 
 # --- studies that search ----------------------------------------------------------------------------------------------
@@ -292,11 +258,9 @@ def trials(s: StudySpec) -> Faults:
         yield fault("search.num_trials", rule, number, f"Raise it to {least}, or list fewer scales or baselines.")
     if s.search.sampler != "grid":
         return
-    for name, domain in s.tuned.items():
-        if isinstance(domain, Range):
-            got = f"{domain.low} to {domain.high}"
-            yield fault(f"parameters.{name}", "must be a list with sampler grid", got, "List the values.")
-    sizes = [len(domain.choices) for domain in s.tuned.values() if isinstance(domain, Choices)]
+    for name in (name for name, domain in s.tuned.items() if isinstance(domain, Range)):
+        yield fault(f"parameters.{name}", "must be a list with sampler grid", "a range", "List the values.")
+    sizes = [len(_written(domain)) for domain in s.tuned.values() if not isinstance(domain, Range)]
     if (total := math.prod([len(s.scales), len(s.search.seeds), *sizes])) > MAX_TRIALS:
         yield fault("search.sampler", f"a grid has at most {MAX_TRIALS} trials", total, "List fewer values.")
 
@@ -306,110 +270,47 @@ def baselines(s: StudySpec) -> Faults:
     names = [baseline.name for baseline in s.search.baselines]
     if len(set(names)) != len(names):
         yield fault("search.baselines", "names must be distinct", names, "Rename one.")
-    for index, baseline in enumerate(s.search.baselines):
-        place, given = f"search.baselines.{index}.parameters", baseline.parameters
-        free = beyond_space(s, given) is not None
-        wrong = [*_wrong_values(s, place, given, free=free)]
-        yield from wrong
-        if not wrong:  # a space with these values must have batches that run
-            for each in batches(s.model_copy(update={"parameters": overlay(s.parameters, given)})):
-                if (name := each.where.rpartition(".")[2]) in given:
-                    yield replace(each, where=f"{place}.{name}")
-    if s.holdup is not None:
-        yield from _wrong_values(s, "holdup.published", s.holdup.published, free=True)
-
-
-def _wrong_values(s: StudySpec, place: str, given: Mapping[str, Value], *, free: bool) -> Faults:
-    """Yield the values of a named setting that a parameter may not have; unless it is `free`, those outside the space.
-
-    A baseline that gives every tuned parameter a value is free: the sampler has no part in it.
-    """
-    replaced = [REPLACED.get(rule) for rule in s.rules]
-    for name, value in given.items():
-        where = f"{place}.{name}"
-        if name not in s.traits.names or (name == SCALE and place == "holdup.published"):
-            yield fault(where, "no such parameter here", "", _REMOVE)
-        elif free and name != SCALE:
-            continue
-        elif name in replaced or name not in {*s.parameter_names, *s.rules}:
-            fix = f"Use one of: {', '.join([SCALE, *s.tuned])}; or give each of them a value."
-            yield fault(where, "is not varied here", "", fix)
-        elif not contains(s.domain(name), value):
-            fix = f"Widen parameters.{name}, change the baseline, or give a value to each of {', '.join(s.tuned)}."
-            yield fault(where, f"must lie in what parameters.{name} allows", value, fix)
-
-
-# --- studies that a person starts now ---------------------------------------------------------------------------------
-
-
-def worth_starting(s: StudySpec) -> Faults:
-    """Yield a target above the reference, and batches that use up the budget of a trial: it would learn nothing.
-
-    For a study that a person starts now: one on record is read whatever its budget.
-    """
-    if not _above(s.environment.target, s.environment.reference) and s.environment.target != s.environment.reference:
-        rule, fix = "must not be above the reference, {:g}", "Lower it, or raise environment.reference."
-        yield fault("environment.target", rule.format(s.environment.reference), s.environment.target, fix)
-    if (steps := s.budget.env_steps) is None or not s.traits.is_on_policy or not s.learns:
-        return
-    scales = [*s.scales, *(s.holdup.unseen_scales if s.holdup else ())]
-    sizes = {f"{n} runners": int(largest(batch_domain(s, n))) for n in sorted(scales, reverse=True)}
-    if s.holdup is not None:
-        target, published = s.holdup.target_scale, s.holdup.published
-        grown = published.get("steps_per_env_runner", 0) * target
-        sizes["naive_growth"] = s.holdup.naive_steps_per_env_runner * target
-        sizes["published"] = int(published.get("train_batch_size", grown))
-    name, batch = max(sizes.items(), key=lambda item: item[1])
-    if batch > steps:
-        rule = "the largest train batch must fit into it, or a trial ends after one batch"
-        got = f"{steps:,} steps and a batch of {batch:,} of {name}"
-        yield fault("budget.env_steps", rule, got, f"Raise it to {batch} or more, or lower the batch.")
+    named = {f"search.baselines.{index}.parameters": each.parameters for index, each in enumerate(s.search.baselines)}
+    for place, given in (named | ({"holdup.published": s.holdup.published} if s.holdup else {})).items():
+        for name in given:
+            if name not in s.traits.names or (name == SCALE and place not in named):
+                yield fault(f"{place}.{name}", "no such parameter here", "", _REMOVE)
+        if given.get(SCALE, s.scales[0]) not in s.scales:
+            yield fault(f"{place}.{SCALE}", f"must be among {s.scales}", given[SCALE], "List it in parameters.")
+        around = s.model_copy(update={"parameters": overlay(s.parameters, given)})
+        for each in batches(around) if place in named else ():  # a space with these values must have batches that run
+            if (name := each.where.rpartition(".")[2]) in given:
+                yield replace(each, where=f"{place}.{name}")
 
 
 # --- studies of times -------------------------------------------------------------------------------------------------
 
 
 def cells(s: StudySpec) -> Faults:
-    """Yield what is wrong with base cell and grids, and the cells that do not run as they are written.
-
-    A rounded or clipped cell would be another workload.
-    """
+    """Yield what is wrong with base cell and grids, and the cells that do not run as they are written."""
     if s.throughput is None or s.traits.asynchronous:
         return
     varied = [*s.tuned, *([SCALE] if len(s.scales) > 1 else [])]
     for name in varied:
-        more = f" here and list others in throughput.grids.*.{name}" if name in AXES else ": no time depends on it"
-        yield fault(f"parameters.{name}", "the base cell has one value", "several", f"Give one value{more}.")
+        fix = f"Give one value; throughput.grids lists values of: {', '.join(AXES)}."
+        yield fault(f"parameters.{name}", "the base cell has one value", "several", fix)
     grids = s.throughput.axes()
     empty = [name for name, axes in grids.items() if not axes]
     for name in empty:
-        rule, got = "must vary something", f"no axis of {', '.join(AXES)}"
-        yield fault(f"throughput.grids.{name}", rule, got, "Add one, or remove the grid.")
-    sizes = {name: math.prod(map(len, axes.values())) for name, axes in grids.items()}
-    if (total := sum(sizes.values())) > MAX_CELLS:
-        where = f"throughput.grids.{max(sizes, key=lambda name: sizes[name])}"
-        yield fault(where, f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
+        yield fault(f"throughput.grids.{name}", "must vary something", "nothing", f"Give one of: {', '.join(AXES)}.")
+    if (total := sum(math.prod(map(len, axes.values())) for axes in grids.values())) > MAX_CELLS:
+        yield fault("throughput.grids", f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
     for cell in () if varied or empty or total > MAX_CELLS else cells_of(s):
-        own = cell.name == BASE_CELL
-        where, name = "throughput.grids" if own else f"throughput.grids.{cell.grids[0]}", f"in cell '{cell.name}'"
-        try:
-            alone = spec_of_cell(s, cell)
-        except ValidationError as error:  # a rule can lead to a value that a parameter may not have
-            key, given = str(error.errors()[0]["loc"][0]), {**cell.setting, SCALE: cell.num_env_runners}
-            rule = f"{key} {name}: must be a value that the parameter may have"
-            yield fault(where, rule, given[key], "Change the rule, or list other values.")
-            return
-        for each in batches(alone):
-            rule = each.rule if own else f"{each.where.rpartition('.')[2]} {name}: {each.rule}"
-            yield replace(each, where=each.where if own else where, rule=rule)
+        for each in batches(spec_of_cell(s, cell)):
+            if cell.name == BASE_CELL:
+                yield each
+            else:
+                rule = f"{each.where.rpartition('.')[2]} in cell '{cell.name}': {each.rule}"
+                yield replace(each, where=f"throughput.grids.{cell.grids[0]}", rule=rule)
 
 
-COMMON: tuple[Rule, ...] = (tables, of_parameters)
-"""For every kind of study."""
-OF_KIND: dict[str, tuple[Rule, ...]] = {
-    "search": (*COMMON, batches, trials, baselines),
-    "throughput": (*COMMON, cells),
+RULES_OF: Mapping[str, tuple[Rule, ...]] = {
+    "search": (tables, of_parameters, batches, trials, baselines),
+    "throughput": (tables, of_parameters, cells),
 }
 """Kind of study -> its rules."""
-ASKED: tuple[Rule, ...] = (worth_starting,)
-"""For a study that a person starts now."""

@@ -18,7 +18,7 @@ from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS,
 Sampler = Literal["tpe", "random", "grid"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 Scale = Annotated[Whole, Field(ge=1, le=MAX_PROCESSES)]
-Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target"]
+Objective = Literal["final_return", "env_steps_to_target"]
 
 GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot", "heist", "jumper"),
@@ -74,7 +74,7 @@ or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
 `holdup`."""
     target: float | None = None
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
-reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
+reference. Required with `holdup`, and for the objective `env_steps_to_target`."""
     max_episode_steps: Whole | None = Field(None, ge=1)
     """Truncate episodes after so many steps; none keeps the environment's own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
@@ -141,13 +141,13 @@ class BudgetSpec(Section):
 
 
 class BaselineSpec(Section):
-    """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
+    """A named setting that runs before the sampler proposes; what it leaves out is this project's default."""
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: Values
-    """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
-parameter a value may leave the space; the sampler then does not learn from it."""
+    """Values of parameters, which may lie outside of the space: the sampler does not learn from it. Without \
+`num_env_runners` it runs at every scale."""
 
 
 class SearchSpec(Section):
@@ -160,8 +160,8 @@ class SearchSpec(Section):
     seeds: Annotated[list[Seed], Distinct] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
     objective: Objective = "final_return"
-    """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
-of two consecutive evaluations at the target."""
+    """What is searched for: `final_return`; or `env_steps_to_target`, the fewest steps to two consecutive evaluations \
+at the target."""
     sampler_seed: Seed = 0
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     baselines: list[BaselineSpec] = Field([])

@@ -8,7 +8,7 @@ from ray import cloudpickle
 
 from study.adopted.loading import Adopted, read_script
 from study.errors import SpaceError
-from study.space.script import what_changed
+from study.space.spec import what_changed
 from tests.adopted import forked_readings
 
 PPO = """

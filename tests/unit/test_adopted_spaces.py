@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 from study.adopted.writing import space_text
 from study.cli.commands import app
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts
 from study.space.space_file import read_text
+from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.script_facts import facts as script_facts
 
@@ -30,7 +30,7 @@ def facts(**changes) -> ScriptFacts:
 def read_back(text: str, of: ScriptFacts):
     source = read_text(text, name="my_space.yaml")
     source.content["script"] = of.model_dump(mode="json")
-    return parse_space(source, asked=True)
+    return parse_space(source)
 
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():

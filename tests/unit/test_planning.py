@@ -46,7 +46,9 @@ def test_a_baseline_without_a_scale_is_run_at_every_scale_first():
     first = [(request.name, request.num_env_runners) for request in requests[:5]]
     assert first[:4] == [("a", 1), ("a", 2), ("a", 4), ("b", 4)]
     assert first[4][0] is None
-    assert all(request.given == {"lr": 0.001} for request in requests[:3])
+    # What a baseline leaves out is this project's default, or the middle of the space where that is outside.
+    assert all(request.setting["lr"] == 0.001 for request in requests[:3])
+    assert requests[0].setting["train_batch_size"] == 400 and requests[3].setting["lr"] == 3e-4
 
 
 def test_a_grid_has_every_cell_on_every_seed():

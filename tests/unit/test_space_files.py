@@ -115,7 +115,6 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "decimals with a point"),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
     ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
-    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
     ("environment:", "version: 2\nenvironment:", "version", 1, "Use one of these."),
     ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes if it is text."),
     ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from study.engine import OWN, engine_of_space
-from study.space.domains import Choices, Range
-from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value
+from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, SCALE, Value
 from study.space.sections import HoldUpSpec
 from study.space.settings import (
     BEST_SMALL,
@@ -123,21 +122,3 @@ def scaled_rivals(best_small: Mapping[str, Value], small_scale: int) -> dict[str
         BATCH_GROWN: grown,
         MINIBATCH_GROWN: overlay(grown, square_root),
     }
-
-
-def default_setting(spec: StudySpec) -> Setting:
-    """Return this project's defaults where the space allows them, else its middle; the search begins with it."""
-    known = {**PARAMETERS, **RULES}
-    chosen = {name: known[name].kind(_typical(domain, known[name].default)) for name, domain in spec.tuned.items()}
-    return {**spec.fixed, **chosen}
-
-
-def _typical(domain: Choices | Range, default: Value | None) -> Value:
-    if isinstance(domain, Choices):
-        ordered = sorted(domain.choices)
-        return default if default is not None and default in ordered else ordered[len(ordered) // 2]
-    if default is not None and domain.low <= default <= domain.high:
-        return default
-    if domain.log:
-        return float((domain.low * domain.high) ** 0.5)
-    return (domain.low + domain.high) / 2

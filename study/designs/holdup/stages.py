@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from msgspec import structs
 
-from study.designs.holdup.arms import Setting, default_setting, holdup_of, planned_arms, rival_names, rivals_of
-from study.designs.search import merit
+from study.designs.holdup.arms import Setting, holdup_of, planned_arms, rival_names, rivals_of
+from study.designs.search import default_setting, merit
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided, TrialRequest, digest_of
