@@ -92,7 +92,7 @@ def export(
         raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix)
     spec = folder.identity().parse()
     if scale is not None or (trial is None and spec.holdup is not None):
-        from study.designs.holdup.export import export_python, export_yaml
+        from study.designs.holdup.certificate import export_python, export_yaml
 
         if scale is None:
             rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."

@@ -22,7 +22,7 @@ from study.text import count
 
 
 class Course:
-    """The course of one session of a study: what is decided when trials end. As it is, nothing: all trials are known.
+    """What is decided when trials of a session end. As it is, nothing: all trials are known.
 
     A kind of study whose later trials depend on the earlier ones overrides it.
     """
@@ -91,12 +91,8 @@ class Design(Protocol):
     ) -> Course:
         """Return what steers a session.
 
-        Args:
-            spec: The space.
-            ledger: The state that the records have led to.
-            append: Writes a record and applies it to the ledger.
-            until: Last of `stages` to run; None runs all.
-            announce: Tells the person something that they should keep.
+        `append` writes a record and applies it to the ledger; `until` is the last of `stages` to run, None runs all;
+        `announce` tells the person something that they should keep.
         """
         return Course()
 
@@ -130,14 +126,8 @@ def start_of(
 ) -> TrialStarted:
     """Return the record of the start of a trial, with RLlib's parameters, and of a stage the complete setting too.
 
-    Args:
-        spec: The space.
-        request: What was asked for.
-        proposed: The tuned parameters as the sampler proposed them; not looked at where the request has a setting.
-        optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
-        attempt: From 1.
-        num_cpus: CPUs that it reserves.
-        execution: Whether its runners are real.
+    `proposed` and `optuna_number` are the sampler's: tuned parameters, and the number of the proposal from 0. They are
+    not looked at where the request has a setting.
     """
     rule = dict(request.setting or rounded(spec, proposed, request.num_env_runners))
     setting = fitted(spec, rule, request.num_env_runners)

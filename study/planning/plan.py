@@ -150,8 +150,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
         yield (
             f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
-            f"sets {listed(spec.set_by_study)}; seeds, evaluation, resources, and what happens when a runner is lost. "
-            "All else is the script's."
+            "sets what the space says of `parameters`; seeds, evaluation, resources, and what happens when a runner is "
+            "lost. All else is the script's."
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."

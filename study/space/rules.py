@@ -31,7 +31,8 @@ from study.text import listed
 Rule = Callable[[StudySpec], Iterator[Fault]]
 Faults = Iterator[Fault]
 Row = tuple[str, Callable[[StudySpec], object], str, str]
-"""Places, separated by blanks; when the rule applies; what must hold, where `{s}` is the space; what to do."""
+"""Places, separated by blanks; when the rule applies; what must hold, where `{s}` is the space; what to do, where it is
+not what the table says."""
 
 MAX_UNITS = 1_000
 """Combinations of environments and lengths of fragments that a batch is compared with."""
@@ -40,48 +41,44 @@ MAX_CELLS = 1_000
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-_REMOVE = "Remove it."
 _MADE_BY_SCRIPT = " ".join(
     f"environment.{name}" for name in EnvironmentSpec.model_fields if name not in ("id", "floor", "reference", "target")
 )
-_TIMED = "a throughput study counts its iterations itself, searches for nothing, and evaluates nothing"
 
 
 def _above(floor: float | None, value: float | None) -> bool:
     return floor is None or value is None or floor < value
 
 
+def _counts_trials(s: StudySpec) -> bool:
+    return s.kind == "search" and s.search.sampler != "grid" and s.holdup is None
+
+
 LEFT_OUT: tuple[Row, ...] = (
-    ("holdup", lambda s: s.algorithm != "PPO", "a hold-up study needs PPO, not {s.algorithm}", _REMOVE),
-    ("learner", lambda s: s.traits.asynchronous and s.learner == "fused",
-     "has the update of PPO, which {s.algorithm} has not", "Remove it, or set learner: rllib."),
+    ("learner", lambda s: s.traits.asynchronous and s.learner == "fused", "is PPO's update, not {s.algorithm}'s", ""),
     ("execution", lambda s: s.not_emulated and s.execution == "emulated", "{s.not_emulated}", "Set execution: real."),
-    ("parameters.normalize_rewards", lambda s: s.most_learners > 1,
-     "needs one learner, which sees all rewards", "Remove it, or use one learner."),
-    ("config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
-    ("config", lambda s: s.script is None, "the script must be read first",
-     "Start the study by the command, or by study.load_space."),
-    (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
-     "Remove it, and say it in the script."),
+    ("parameters.normalize_rewards", lambda s: s.most_learners > 1, "needs one learner, which sees all rewards", ""),
     (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.traits.is_on_policy,
-     "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),
-    ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add kind: throughput, or remove it."),
-    ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
-     "search.objective search.baselines", lambda s: s.kind == "throughput", _TIMED, _REMOVE),
+     "means nothing for {s.algorithm}, which learns from a replay buffer", ""),
+    ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given", ""),
     ("search.num_trials search.baselines", lambda s: s.search.sampler == "grid",
-     "a grid counts its trials itself, and has no baselines", "Remove it, or use another sampler."),
+     "a grid counts its trials itself, and has no baselines", ""),
+    ("config_args", lambda s: s.config is None, "needs `config`", ""),
+    ("config", lambda s: s.script is None, "the script must be read first", "Start the study by the command."),
+    (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's", ""),
+    ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add that, or remove it."),
+    ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
+     "search.objective search.baselines", lambda s: s.kind == "throughput",
+     "a throughput study counts its iterations itself, searches for nothing, and evaluates nothing", ""),
+    ("holdup", lambda s: s.algorithm != "PPO", "a hold-up study needs PPO, not {s.algorithm}", ""),
     ("search.seeds search.num_trials search.baselines budget.iterations evaluation.stochastic runner",
      lambda s: s.holdup, "a hold-up study has its own",
      "Use holdup.seed, holdup.num_settings, holdup.published or budget.env_steps."),
     ("evaluation.seed search.sampler_seed",
      lambda s: s.holdup and not {s.evaluation.seed, s.search.sampler_seed} <= {FIRST_EVALUATION_SEED, 0, s.holdup.seed},
-     "follows from holdup.seed in a hold-up study", "Remove it, or give holdup.seed."),
-    ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings",
-     "Use tpe or random."),
-    ("model.conv_filters", lambda s: s.model.conv_net, "conv_net takes its place, so that only one may be given",
-     "Remove one of the two."),
-    ("resources.num_learners", lambda s: s.holdup and s.resources.num_learners > 1,
-     "baselines have batches that learners cannot share evenly", "Use one learner, or none of its own."),
+     "follows from holdup.seed in a hold-up study", ""),
+    ("search.sampler", lambda s: s.holdup and s.search.sampler == "grid", "a hold-up study proposes settings", ""),
+    ("resources.num_learners", lambda s: s.holdup, "rivals have batches that learners cannot share evenly", ""),
 )  # fmt: skip
 """Keys that must have their defaults."""
 NEEDED: tuple[Row, ...] = (
@@ -95,25 +92,21 @@ NEEDED: tuple[Row, ...] = (
      "Add it: as the environment's page says, or nine tenths of the way from floor to reference."),
     ("throughput", lambda s: s.kind == "throughput", "must be given with kind: throughput", "Add throughput.grids."),
     *(("budget.env_steps", lambda s, name=name: smallest({**s.fixed, **s.tuned}.get(name, 1)) < 1,
-       f"must be given with parameters.{name}, as {what} falls over it", "Add it.")
-      for name, what in ((END_FRACTION, "the learning rate"), (CLIP_END_FRACTION, "the clip range"))),
-    ("search.num_trials", lambda s: s.kind == "search" and _counts_trials(s),
-     "must be given with sampler {s.search.sampler}", "Add for instance num_trials: 40."),
+       f"must be given with parameters.{name}, which falls over it", "") for name in (END_FRACTION, CLIP_END_FRACTION)),
+    ("search.num_trials", _counts_trials, "must be given with this sampler", "Add for instance num_trials: 40."),
 )  # fmt: skip
 """Keys that must be given."""
 MUST: tuple[Row, ...] = (
-    ("environment.reference", lambda s: not _above(s.environment.floor, s.environment.reference),
-     "must be above the floor, {s.environment.floor}",
-     "Set floor to what a policy gets that learnt nothing, and reference to what a good one gets."),
-    ("environment.target", lambda s: not _above(s.environment.floor, s.environment.target),
-     "must be above the floor, {s.environment.floor}", "Set target to a return worth reaching."),
+    *((f"environment.{name}", lambda s, name=name: not _above(s.environment.floor, getattr(s.environment, name)),
+       "must be above the floor, {s.environment.floor}", "Set floor to what a policy gets that learnt nothing.")
+      for name in ("reference", "target")),
     *((f"{section}.kwargs", lambda s, of=section: not has_levels(s.environment.id, getattr(s, of).kwargs),
-       "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000",
-       "Change the value.") for section in ("environment", "evaluation")),
+       "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000", "")
+      for section in ("environment", "evaluation")),
     ("environment.backend", lambda s: is_procgen(s.environment.id) and s.environment.backend != "envpool",
-     "Procgen needs backend: envpool", _REMOVE),
+     "Procgen needs backend: envpool", ""),
     ("environment.backend", lambda s: s.runner == "stock" and s.environment.backend == "envpool",
-     "`envpool` needs runner: batched", "Set runner: batched."),
+     "`envpool` needs runner: batched", ""),
     ("algorithm", lambda s: s.algorithm == "A2C" and s.fused_left_out,  # RLlib's learner has another optimizer
      "`A2C` needs the fused learner, and {s.fused_left_out}", "Remove one of the two."),
     ("algorithm", lambda s: s.kind == "throughput" and s.traits.asynchronous,
@@ -125,36 +118,34 @@ MUST: tuple[Row, ...] = (
      "is the script's, {s.script.environment}", "Remove it, or change the script."),
     ("parameters.num_envs_per_env_runner",
      lambda s: s.environment.process == "own" and largest(s.domain("num_envs_per_env_runner")) > 1,
-     "must be 1, so that no environments share a process: {s.not_emulated}", "Set it to 1."),
+     "must be 1, so that no environments share a process: {s.not_emulated}", ""),
     ("budget", lambda s: s.learns and not (s.budget.env_steps or s.budget.iterations or s.budget.time_s),
      "one of env_steps, iterations, time_s must be given", "Add budget.env_steps."),
     ("parameters.num_minibatches",
      lambda s: s.traits.is_on_policy and "num_minibatches" in s.parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
-     "must be the smallest of parameters.num_env_runners", "Name that, or list no smaller scale."),
-    ("holdup.small_scale", lambda s: s.holdup and not s.holdup.small_scale < s.holdup.target_scale,
-     "`small_scale < target_scale` must hold", "Name the scale at which training is known to work."),
+     "must be the smallest of parameters.num_env_runners, {s.scales}", ""),
     ("holdup.target_scale", lambda s: s.holdup and s.holdup.target_scale not in s.scales,
      "must be among parameters.num_env_runners, {s.scales}", "List it there."),
+    ("holdup.target_scale", lambda s: s.holdup and s.holdup.target_scale <= s.holdup.small_scale,
+     "must be above the small scale", ""),
     ("holdup.unseen_scales", lambda s: s.holdup and {*s.holdup.unseen_scales} & {*s.scales},
-     "must be scales that no earlier stage runs", "Remove them here or from parameters.num_env_runners."),
+     "must be scales that no earlier stage runs, not {s.scales}", ""),
     ("holdup.num_settings", lambda s: s.holdup and s.holdup.num_settings < s.holdup.race.num_settings,
-     "the race needs {s.holdup.race.num_settings} settings to choose from",
-     "Raise it, or lower holdup.race.num_settings."),
+     "must be at least holdup.race.num_settings, {s.holdup.race.num_settings}", ""),
     ("holdup.race.blocks", lambda s: s.holdup and sum(s.holdup.race.blocks) > MOST_SEEDS,
-     f"a race has at most {MOST_SEEDS} seeds in all", "Lower them."),
+     f"a race has at most {MOST_SEEDS} seeds in all", ""),
     ("parameters", lambda s: s.holdup and not s.tuned, "a hold-up study needs something to tune", "Give lr a range."),
     ("evaluation.num_evaluations", lambda s: s.holdup and s.evaluation.num_evaluations < 2,
-     "a target is reached when two consecutive evaluations are at or above it, so that two are needed",
-     "Raise it; 10 gives a tenth of the budget as resolution."),
+     "must be two or more: a target is reached at two consecutive evaluations", ""),
 )  # fmt: skip
 """Places where something else must stand."""
 
 
 def tables(s: StudySpec) -> Faults:
     """Yield the places that break a row of the tables."""
-    for table in (LEFT_OUT, NEEDED, MUST):
+    for table, usual in ((LEFT_OUT, "Remove it."), (NEEDED, "Add it."), (MUST, "Change the value.")):
         for places, when, rule, fix in table:
             for where in places.split() if when(s) else ():
                 *above, name = where.split(".")
@@ -165,7 +156,7 @@ def tables(s: StudySpec) -> Faults:
                     value, default = getattr(section, name), type(section).model_fields[name].get_default()
                 if table is MUST or (value != default if table is LEFT_OUT else value is None):
                     plain = isinstance(value, (str, int, float, list, tuple))
-                    yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix)
+                    yield fault(where, rule.format(s=s), as_yaml(value) if plain else "", fix or usual)
 
 
 # --- what every study keeps -------------------------------------------------------------------------------------------
@@ -245,10 +236,6 @@ def _written(domain: Domain) -> Sequence[Value]:
 # --- studies that search ----------------------------------------------------------------------------------------------
 
 
-def _counts_trials(s: StudySpec) -> bool:
-    return s.search.sampler != "grid" and s.holdup is None
-
-
 def trials(s: StudySpec) -> Faults:
     """Yield what is wrong with the number of trials, given or that of a grid."""
     runs = sum(1 if SCALE in baseline.parameters else len(s.scales) for baseline in s.search.baselines)
@@ -274,7 +261,7 @@ def baselines(s: StudySpec) -> Faults:
     for place, given in (named | ({"holdup.published": s.holdup.published} if s.holdup else {})).items():
         for name in given:
             if name not in s.traits.names or (name == SCALE and place not in named):
-                yield fault(f"{place}.{name}", "no such parameter here", "", _REMOVE)
+                yield fault(f"{place}.{name}", "no such parameter here", "", "Remove it.")
         if given.get(SCALE, s.scales[0]) not in s.scales:
             yield fault(f"{place}.{SCALE}", f"must be among {s.scales}", given[SCALE], "List it in parameters.")
         around = s.model_copy(update={"parameters": overlay(s.parameters, given)})

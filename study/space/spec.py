@@ -87,17 +87,11 @@ class ScriptFacts(Section):
     stop: dict[str, Any] = Field({})
     """Its stop criteria that are numbers, by RLlib's names of results."""
     runner_obstacle: str = ""
-    """Why the batched runner cannot do the same as RLlib's own, which then samples; empty where it can."""
+    """Why RLlib's own runner samples: the batched one cannot do the same; empty where it can."""
     learner_obstacle: str = ""
-    """Why the fused learner cannot do the same as RLlib's own, which then learns; empty where it can."""
+    """The same of the learner and the fused one."""
     sharing: Literal["harmless", "wrong", "unknown"] = "harmless"
-    """What several of its environments in one process do to one another (`study.trial.engine.envs.probing`); unknown,
-    too, of environments for several agents."""
-
-    @property
-    def is_multi_agent(self) -> bool:
-        """Whether several agents act, each with a policy."""
-        return bool(self.agents)
+    """What several of its environments in one process do to one another; unknown of those for several agents."""
 
     @property
     def defaults(self) -> dict[str, Value]:
@@ -181,9 +175,8 @@ dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` wher
 study, else `rllib`; each trial records which."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process; \
-learning is the same, the clock is not. `auto`: real where every process gets a core of \
-its own and the memory suffices (of a search, at two of its scales or more), where the environments wait \
-(`step_wait_ms`), for APPO and IMPALA, and for scripts that learn from a replay buffer; else emulated."""
+learning is the same, the clock is not. `auto`: real where every process gets a core of its own and the memory \
+suffices (of a search, at two of its scales), where environments wait (`step_wait_ms`), or emulation is impossible."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
     """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -236,13 +229,6 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     def traits(self) -> Algorithm:
         """Parameters of `algorithm`, and the values that it fixes; of a script those of the algorithm that it has."""
         return ALGORITHMS[self.algorithm] if self.script is None else self.script.traits
-
-    @property
-    def set_by_study(self) -> dict[str, Domain]:
-        """The parameters and rules to which the study gives another value than the script; without one all."""
-        values = {} if self.script is None else self.script.defaults
-        domains = {name: self.domain(name) for name in self.parameter_names} | self.rules
-        return {name: domain for name, domain in domains.items() if name not in values or values[name] != domain}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:

@@ -323,7 +323,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
-    arguments = {name: each for name, each in PARAMETERS.items() if each.is_argument}
+    arguments = {name: each for name, each in PARAMETERS.items() if each.set is None}
     values = {name: each.value_in(config) for name, each in arguments.items() if hasattr(config, attribute(name))}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from study.designs.holdup.export import export_python
+from study.designs.holdup.certificate import export_python
 from study.exporting.script import plain_script
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec

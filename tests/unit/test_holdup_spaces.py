@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.designs.holdup.arms import RLLIB_DEFAULTS, rivals_of, scaled_rivals
+from study.designs.holdup.stages import RLLIB_DEFAULTS, rivals_of, scaled_rivals
 from study.designs.search import default_setting
 from study.space.sections import MOST_STUDIES
 from study.space.settings import fitted, overlay, resolve, rounded

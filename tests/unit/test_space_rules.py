@@ -146,7 +146,7 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (HELD_UP, "evaluation.seed: 8", "", "8"),
     (HELD_UP, "search.sampler_seed: 8", "", "8"),
     (HELD_UP, "holdup.target_scale: 46", "", "46"),
-    (HELD_UP, "holdup.target_scale: 2", "holdup.small_scale", "2"),
+    (HELD_UP, "holdup.target_scale: 2", "", "2"),
     (HELD_UP, "holdup.small_scale: 3", "", "3"),
     (HELD_UP, "holdup.small_scale: 6", "", "6"),
     (HELD_UP, "holdup.unseen_scales: [6, 12]", "", "[6, 12]"),

@@ -16,17 +16,14 @@ import msgspec
 import numpy as np
 import orjson
 
-from study.designs.holdup.arms import BATCH_GROWN, MINIBATCH_GROWN, UNCHANGED, holdup_of
-from study.designs.holdup.stages import PROTOCOL, STAGES
+from study.designs.holdup.stages import BATCH_GROWN, MINIBATCH_GROWN, PROTOCOL, STAGES, UNCHANGED, holdup_of
 from study.designs.holdup.verdict import (
-    RLLIBS,
     Arm,
     Arms,
     Check,
     Comparison,
     Verdict,
     arms_of,
-    censored,
     compare,
     horizon_of,
     in_words,
@@ -81,7 +78,8 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
     arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
     ours, rllib = _of_verdict(judge(arms, holdup, spec.budget.env_steps)), judge_rllib(arms, holdup)
-    rllibs = None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)}
+    own, found = arms.get((WINNER_RLLIB, target)), arms[WINNER, target]
+    rllibs = _of_verdict(rllib) | {"difference": lead(own, found)} if rllib is not None and own is not None else None
     scales = sorted({*spec.scales, *holdup.unseen_scales})
     groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}
     content = {
@@ -110,7 +108,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
         ],
         "arms": {f"{name}@{scale}": _of_arm(spec, arm, groups[name, scale]) for (name, scale), arm in arms.items()},
         "search": _search(identity, spec, ledger, arms),
-        "optimism": _optimism(spec, ledger, winner, arms[WINNER, target]),
+        "optimism": _optimism(spec, ledger, winner, found),
         **_spent(ledger),
         "sessions": [
             {
@@ -163,7 +161,7 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
     """
     finals = [row.summary.get("final_return") if row.status == "finished" else None for row in rows]
     horizon = horizon_of([arm], spec.budget.env_steps)
-    ends, reached = censored(arm, horizon or 0.0)
+    ends, reached, _ = arm.times(horizon or 0.0)
     apart = (
         run.env_steps_to_target - (run.env_steps_before_target or 0.0) for run in arm.runs if run.env_steps_to_target
     )
@@ -213,11 +211,6 @@ def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[
     if ours["learning"] and rllib["learning"]:
         return f"{own}, and under {engine}"
     return f"{own}; {ours['sentence']} under {engine}{at}"
-
-
-def _engines(arms: Arms, target: int) -> Estimate:
-    """Return the winner's mean score at the target scale under RLlib's own engine less that under the study's."""
-    return lead(arms[RLLIBS[0], target], arms[WINNER, target])
 
 
 def _search(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from study.designs.holdup.arms import NAIVE_GROWTH
+from study.designs.holdup.stages import NAIVE_GROWTH
 from study.records.ledger import TrialRow
 from study.records.records import Evaluation
 from study.space.sections import HoldUpSpec
@@ -100,9 +100,18 @@ class Arm:
         """One score per run, shape (runs,); 0 for a failed one."""
         return np.array([0.0 if run.failed else run.score for run in self.runs], dtype=np.float64)
 
-    def steps(self, name: str) -> list[float | None]:
-        """Return one of `Run`'s fields of every run; None for a failed run, which never gets there."""
-        return [None if run.failed else getattr(run, name) for run in self.runs]
+    def times(self, horizon: float) -> tuple[FloatArray, BoolArray, FloatArray]:
+        """Return each run's steps to the target, whether it got there, and since when it may have been there.
+
+        One that did not get there by the horizon, or failed, counts as the horizon; where the steps are exact, a run
+        has been there since its end. Shapes (runs,).
+        """
+        hits = [run.env_steps_to_target if not run.failed else None for run in self.runs]
+        ends = [hit if hit is not None and hit <= horizon else horizon for hit in hits]
+        reached = [hit is not None and hit <= horizon for hit in hits]
+        before = [run.env_steps_before_target if not run.failed else None for run in self.runs]
+        since = [end if each is None else min(each, end) for each, end in zip(before, ends, strict=True)]
+        return np.array(ends, dtype=np.float64), np.array(reached), np.array(since, dtype=np.float64)
 
     @property
     def num_failed(self) -> int:
@@ -298,32 +307,17 @@ def steps_ratio(
     """
     if not (horizon := horizon_of((first, second), env_steps)):
         return None, 0.0
-    (ends, one), (others, two) = (censored(arm, horizon) for arm in (first, second))
-    since = [_since(arm, each) for arm, each in ((first, ends), (second, others))]
-    exact = bool((since[0] == ends).all() and (since[1] == others).all())
-    between: dict[str, Any] = {} if exact else {"first_since": since[0], "second_since": since[1]}
+    (ends, one, since), (others, two, from_then) = (arm.times(horizon) for arm in (first, second))
+    exact = bool((since == ends).all() and (from_then == others).all())
+    between: dict[str, Any] = {} if exact else {"first_since": since, "second_since": from_then}
     value = ratio_of_restricted_means(ends, one, others, two, horizon=horizon, level=level, **between)
-    return value, float(np.concatenate([(ends - since[0])[one], (others - since[1])[two]]).max(initial=0.0))
+    return value, float(np.concatenate([(ends - since)[one], (others - from_then)[two]]).max(initial=0.0))
 
 
 def horizon_of(arms: Iterable[Arm], env_steps: int | None) -> float | None:
     """Return the environment steps that every run of the arms had: the budget, or the shortest finished run."""
     ends = [run.env_steps for arm in arms for run in arm.runs if not run.failed and run.env_steps]
     return min([*ends, *([env_steps] if env_steps else [])], default=None)
-
-
-def censored(arm: Arm, horizon: float) -> tuple[FloatArray, BoolArray]:
-    """Return each run's steps to the target and whether it got there; one that did not by `horizon` counts as that."""
-    steps = arm.steps("env_steps_to_target")
-    reached = np.array([each is not None and each <= horizon for each in steps], dtype=np.bool_)
-    ends = [each if each is not None and each <= horizon else horizon for each in steps]
-    return np.array(ends, dtype=np.float64), reached
-
-
-def _since(arm: Arm, ends: FloatArray) -> FloatArray:
-    """Return since when each run may have been at its target: a run whose steps are exact, at its end."""
-    pairs = zip(arm.steps("env_steps_before_target"), ends, strict=True)
-    return np.array([end if before is None else min(before, end) for before, end in pairs], dtype=np.float64)
 
 
 # --- whether the search at the target scale paid ---------------------------------------------------------------------
@@ -362,14 +356,7 @@ def compare(
 
     The winner is better where its score is, or where it takes fewer steps to the target and its score is no more than
     the tolerance lower; each at 2.5 % over all rivals, together 5 %. A rival does as well where its score is no more
-    than the tolerance lower (upper 95 % bound) and it is not shown to need more steps.
-
-    Args:
-        winner: At the target scale, as the rivals are.
-        rivals: What needs no search there.
-        rng: Source of the permutations.
-        tolerance: Difference of scores that counts as none: that of rule 1.
-        env_steps: Budget of a trial.
+    than the tolerance lower (upper 95 % bound) and it is not shown to need more steps. `env_steps`: budget of a trial.
     """
     half = (1 - LEVEL) / 2
     p_values = [
