@@ -125,7 +125,8 @@ ANSWERS: list[tuple[holdup.Outcome, Content, str, str, str]] = [
     # what runs come to; changes of the space; the certificate's sentence; how the answer begins; what its facts hold
     (when("best_small_batch_grown", 6, 481.0), {}, f"holds up with 6 runners {OWN}, and under batched+fused", "Yes: ",
      "Searching with 6 runners did not pay: the best of 2 runners, batch grown does as well"),
-    (when("winner_rllib", 6, 300.0, odd=True), {}, f"does not hold up with 6 runners {OWN}; holds up under batched+fused",
+    (when("winner_rllib", 6, 300.0, odd=True), {},
+     f"does not hold up with 6 runners {OWN}; holds up under batched+fused",
      "No: with 6 of RLlib's own runners the chosen setting does not hold up", f"2 of 5 test runs were solved {OWN}"),
     (when("winner", 3, 300.0, odd=True), {},
      f"holds up with 6 runners {OWN}; does not hold up under batched+fused (with 3 runners)",
@@ -152,11 +153,8 @@ def test_what_was_spent_and_what_the_choice_promised(records: list[Record], cert
         number = sum(isinstance(each, Iteration) and started[each.trial].stage == stage for each in records)
         assert certificate["cpu_hours"][stage] == pytest.approx(number * 36 / 3600)
         assert certificate["trials"][stage]["n"] == sum(each.stage == stage for each in started.values())
-    digest = certificate["winner"]["digest"]
-    chosen, confirmed = (
-        np.mean(final_of(records, stage, name, 6, digest)) / 500
-        for stage, name in (("race", None), ("confirm", "winner"))
-    )
+    digest, stages = certificate["winner"]["digest"], (("race", None), ("confirm", "winner"))
+    chosen, confirmed = (np.mean(final_of(records, stage, name, 6, digest)) / 500 for stage, name in stages)
     assert certificate["optimism"]["optimism"] == pytest.approx(chosen - confirmed)
 
 
@@ -245,11 +243,8 @@ def test_what_is_no_certificate_or_page_of_it_is_said(touched: StudyFolder, tmp_
     shown.write_text(shown.read_text().replace("holds up", "holds up splendidly", 1))
     with pytest.raises(RecordError, match=r"certificate\.md: must be the page of these figures"):
         verify(touched.path)
-    for text, words in (
-        ("{", "must be a certificate, got JSONDecodeError"),
-        ('{"format": 9}', "reads format 6, got 9"),
-        ("[]", "got 'list'"),
-    ):
+    wrong = {"{": "must be a certificate, got JSONDecodeError", '{"format": 9}': "format 6, got 9", "[]": "got 'list'"}
+    for text, words in wrong.items():
         file.write_text(text)
         with pytest.raises(RecordError, match=words):
             verify(file)
