@@ -128,13 +128,3 @@ def _squeezed(final_return: float) -> float:
 
 _TYPICAL = 5.0
 """Logarithm of a return of about 150, around which returns differ most in worth."""
-MOST_COLLAPSE = 0.3
-"""Score that a policy may lose between its best evaluation and the end."""
-FEWEST_UPDATES = 20
-"""Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
-
-
-def score_lost(row: TrialRow, spec: StudySpec) -> float | None:
-    """Return the score of the best evaluation less that at the end; None where one is not known."""
-    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
-    return None if peak is None or final is None or not spec.is_scored else spec.score(peak) - spec.score(final)

@@ -26,14 +26,12 @@ from study.designs.holdup.verdict import (
     arms_of,
     compare,
     horizon_of,
-    in_words,
     judge,
     judge_rllib,
     lead,
     run_of,
     search_paid,
 )
-from study.designs.search import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
 from study.engine import OWN, engine_of_space
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -54,6 +52,10 @@ GROWN: Mapping[str, str] = {
     MINIBATCH_GROWN: "grow batch, minibatch and learning rate",
 }
 """Rival that is made of the small scale's best -> what to do there."""
+MOST_COLLAPSE = 0.3
+"""Score that a policy may lose between its best evaluation and the end."""
+FEWEST_UPDATES = 20
+"""Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
 FRAGILE = (0.2, 0.8)
 """Shares of runs solved, both ends included, at which the seed decides."""
 
@@ -126,10 +128,12 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
 
 def signs(spec: StudySpec, scale: int, rows: Sequence[TrialRow]) -> Iterator[str]:
     """Yield what was seen of the runs of a setting at a scale, in sentences: hints of where to look, not tests."""
-    finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
+    ended = [row for row in rows if row.status == "finished"]
+    finals = [row.summary.get("final_return") for row in ended]
     solved = sum(final is not None and final >= spec.target for final in finals)
-    updates = [row.last_iteration.iteration for row in rows if row.last_iteration and row.status == "finished"]
-    lost = [lost for row in rows if row.status == "finished" and (lost := score_lost(row, spec)) is not None]
+    updates = [row.last_iteration.iteration for row in ended if row.last_iteration]
+    pairs = zip([row.summary.get("peak_return") for row in ended], finals, strict=True)
+    lost = [spec.score(peak) - spec.score(last) for peak, last in pairs if peak is not None and last is not None]
     if updates and (median := statistics.median(updates)) < FEWEST_UPDATES:
         yield f"With {scale} runners the policy had {median:g} iterations (median), and needs {FEWEST_UPDATES} or more."
     if lost and (median := statistics.median(lost)) > MOST_COLLAPSE:
@@ -196,8 +200,8 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
     at: dict[str, list[Check]] = {}
     for check in verdict.checks:
         at.setdefault(check.name.rpartition("@")[2], []).append(check)
+    words = {scale: Verdict(checks=tuple(each)).sentence for scale, each in at.items()}
     checks = {check.name: check for check in verdict.checks}
-    words = {scale: in_words(each) for scale, each in at.items()}
     return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "at": words}
 
 

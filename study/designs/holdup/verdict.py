@@ -147,16 +147,11 @@ Arms = Mapping[tuple[str, int], Arm]
 
 
 def arms_of(rows: Iterable[TrialRow], to_run: Callable[[TrialRow], Run]) -> dict[tuple[str, int], Arm]:
-    """Return the arms of the trials of a confirmation, their runs by seed, in the order of the first trials."""
+    """Return the arms of the trials of a confirmation, their runs by seed."""
     groups: dict[tuple[str, int], list[TrialRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.seed):
         groups.setdefault((row.anchor or "", row.num_env_runners), []).append(row)
-    return {
-        (name, scale): Arm(
-            name=name, scale=scale, runs=tuple(to_run(row) for row in sorted(here, key=lambda row: row.seed))
-        )
-        for (name, scale), here in groups.items()
-    }
+    return {place: Arm(name=place[0], scale=place[1], runs=tuple(map(to_run, here))) for place, here in groups.items()}
 
 
 # --- the rules -------------------------------------------------------------------------------------------------------
@@ -180,11 +175,22 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a study may say of its winner; `learning`: whether every rule is kept, all of which are about learning."""
+    """What a study may say of its winner."""
 
     checks: tuple[Check, ...]
-    learning: bool
-    sentence: str
+
+    @property
+    def learning(self) -> bool:
+        """Whether every rule is kept, all of which are about learning."""
+        return all(check.passed is not False for check in self.checks)
+
+    @property
+    def sentence(self) -> str:
+        """What the rules say together: a setting does not hold up only where a rule is shown to be broken."""
+        if self.learning:
+            return "holds up"
+        lost = any(check.lost and check.passed is False for check in self.checks)
+        return "does not hold up" if lost else "is not shown to hold up"
 
 
 def score_kept(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
@@ -269,7 +275,7 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Check:
 def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
     """Return the verdict about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
     kept = score_kept(arms, holdup, OURS), solved(arms, holdup, OURS), [steps_saved(arms, holdup, env_steps)]
-    return _verdict(itertools.chain(*kept))
+    return Verdict(checks=tuple(itertools.chain(*kept)))
 
 
 def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
@@ -279,20 +285,7 @@ def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
     """
     if (WINNER_RLLIB, holdup.target_scale) not in arms:
         return None
-    return _verdict([*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)])
-
-
-def _verdict(checks: Iterable[Check]) -> Verdict:
-    every = tuple(checks)
-    return Verdict(checks=every, learning=all(check.passed is not False for check in every), sentence=in_words(every))
-
-
-def in_words(checks: Iterable[Check]) -> str:
-    """Return what rules say together: a setting does not hold up only where a rule is shown to be broken."""
-    every = [check for check in checks if check.passed is False]
-    if not every:
-        return "holds up"
-    return "does not hold up" if any(check.lost for check in every) else "is not shown to hold up"
+    return Verdict(checks=(*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)))
 
 
 # --- steps to the target ---------------------------------------------------------------------------------------------
