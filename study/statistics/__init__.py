@@ -313,7 +313,7 @@ def better_with_permutation(
     does not. All assignments are tried where there are no more than `num_resamples`. **Not to be trusted for rare
     failures**: where `first` fails in 5 to 10 % of runs and a steady `second` has the same mean, p <= 0.05 comes up in
     15 to 45 % of samples of 5 to 20 runs, at 30 % in 8 to 17 %
-    (`test_permutation_errs_above_its_level_where_only_one_sample_fails_rarely`).
+    (`test_permutation_errs_at_its_level_and_above_it_where_only_one_sample_fails_rarely`).
 
     Args:
         first: One number per run, shape (runs of the first,).

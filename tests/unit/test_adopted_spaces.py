@@ -87,12 +87,6 @@ def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
     assert (spec.budget.env_steps, spec.budget.time_s) == budget
 
 
-def test_a_stop_criterion_of_another_environment_is_no_target():
-    for judged, target in (("{env: Easy-v0}", None), ("{explore: False}", 400)):
-        known = facts(stop={"env_runners/episode_return_mean": 400.0}, settings={"evaluation_config": judged})
-        assert read_back(space_text(known, config="my_train.py"), known).environment.target == target
-
-
 SCRIPT = """
 from ray.rllib.algorithms.ppo import PPOConfig
 config = PPOConfig().environment("CartPole-v1").training(lr=0.0007, train_batch_size_per_learner=512)

@@ -44,14 +44,6 @@ def test_what_is_sampled_becomes_a_multiple_of_the_lanes_inside_its_range(name, 
 RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "lr": 1e-3}
 
 
-def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
-    """A rule of the space does not apply to a baseline that has none: its rate would be scaled behind its back."""
-    wanted = space()
-    wanted = wanted.model_copy(update={"parameters": {**wanted.parameters, "lr_scaling_exponent": 0.5}})
-    for setting in rivals_of(wanted.holdup, {"lr": 1.0}, default_setting(wanted)).values():
-        assert fitted(wanted, setting, 8) == resolve(setting, 8)
-
-
 def test_baselines_carry_the_small_scale_up_as_published_and_naive_growth_the_batch():
     base = {**default_setting(space()), **RULE, "steps_per_env_runner": 100, "minibatch_size": 200, "lr": 2e-3}
     scaled = {name: resolve(setting, 8) for name, setting in scaled_rivals(base, 2).items()}
@@ -93,10 +85,8 @@ def test_two_studies_of_different_numbers_share_no_seed():
 
 def test_rules_become_numbers_at_a_scale():
     base = {**default_setting(space()), **RULE}
-    assert resolve(base, 46)["train_batch_size"] == 8648
-    assert resolve(base, 1)["minibatch_size"] == 188  # never larger than the batch
+    assert (resolve(base, 46)["train_batch_size"], resolve(base, 1)["minibatch_size"]) == (8648, 188)
     grown = overlay(base, {"num_minibatches": 16, "lr_scaling_exponent": 0.5})
-    assert "minibatch_size" not in grown
     at = resolve(grown, 46)
-    assert at["minibatch_size"] == 8648 // 16
+    assert "minibatch_size" not in grown and at["minibatch_size"] == 8648 // 16
     assert at["lr"] == pytest.approx(1e-3 * (540 / 128) ** 0.5)
