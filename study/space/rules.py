@@ -107,8 +107,9 @@ MUST: tuple[Row, ...] = (
      "Procgen needs backend: envpool", ""),
     ("environment.backend", lambda s: s.runner == "stock" and s.environment.backend == "envpool",
      "`envpool` needs runner: batched", ""),
-    ("algorithm", lambda s: s.algorithm == "A2C" and s.fused_left_out,  # RLlib's learner has another optimizer
-     "`A2C` needs the fused learner, and {s.fused_left_out}", "Remove one of the two."),
+    ("algorithm",  # RLlib's learner has another optimizer; a fused one that is asked for, a trial tries
+     lambda s: s.algorithm == "A2C" and s.learner != "fused" and s.fused_obstacle,
+     "`A2C` needs the fused learner, and {s.fused_obstacle}", "Remove one of the two."),
     ("algorithm", lambda s: s.kind == "throughput" and s.traits.asynchronous,
      "a throughput study times the phases of an iteration, and those of {s.algorithm} overlap",
      "Use kind: search with budget.time_s, or algorithm: PPO."),

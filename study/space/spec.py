@@ -297,14 +297,8 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
 
         All trials of a study have the same, as a comparison between engines says nothing.
         """
-        if self.learner == "rllib" or self.fused_obstacle:
-            return "rllib"
-        return "fused" if self.learner == "fused" or find_spec("jax") is not None else "rllib"
-
-    @property
-    def fused_left_out(self) -> str:
-        """Why the fused learner does not serve, as far as the space tells; one that is asked for, a trial tries."""
-        return {"rllib": "learner: rllib is set", "auto": self.fused_obstacle}.get(self.learner, "")
+        serves = not self.fused_obstacle and (self.learner == "fused" or find_spec("jax") is not None)
+        return "fused" if serves else "rllib"
 
     @property
     def fused_obstacle(self) -> str:
@@ -312,6 +306,7 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
         pictures = is_procgen(self.environment.id) or self.model.conv_net or self.model.conv_filters
         obstacles = {
             self.script.learner_obstacle if self.script is not None else "": True,
+            "learner: rllib is set": self.learner == "rllib",
             f"the algorithm is {self.algorithm}": self.algorithm not in ("PPO", "A2C"),
             "there are several learners": self.most_learners > 1,
             "the learner has a GPU": self.resources.num_gpus_per_learner > 0,

@@ -31,11 +31,7 @@ class HoldUp(Design):
     """Whether a setting of a small scale holds up at a large one."""
 
     name = "holdup"
-
-    @property
-    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the stages, in their order."""
-        return tuple(STAGES)
+    stages = tuple(STAGES)
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials that the stages have asked for so far."""
