@@ -218,7 +218,8 @@ def batches(s: StudySpec) -> Faults:
         return
     units = {learners}
     if s.traits.asynchronous and s.script is None:  # runners deliver whole fragments
-        pairs = itertools.product(values(s.domain("num_envs_per_env_runner")), values(s.domain(FRAGMENT)))
+        many, fragments = values(s.domain("num_envs_per_env_runner")), values(s.domain(FRAGMENT))
+        pairs = ((envs, steps) for envs in many for steps in fragments)  # a range may have a billion: not a product
         units = {int(envs * steps) * learners for envs, steps in itertools.islice(pairs, MAX_UNITS)}
     sizes = {(where, size): units for scale in s.scales for size in _written(batch_domain(s, scale))}
     sizes |= {("parameters.minibatch_size", size): {learners} for size in _written(minibatch) if given}
