@@ -138,11 +138,7 @@ def values(domain: Domain) -> Sequence[Value]:
 
 
 def checked(parameter: Parameter, value: Any) -> Value:
-    """Return a value as one of the parameter's kind, within its bounds.
-
-    Raises:
-        PydanticCustomError: It is none.
-    """
+    """Return a value as one of the parameter's kind, within its bounds, or raise what a validator raises."""
     number = _as_whole(value)
     if parameter.kind is float and type(number) is int:
         number = float(number)
@@ -185,11 +181,9 @@ def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
 
 
 def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
-    """Return the type of what a space may say about a parameter: a value, a list or a range.
+    """Return the type of what a space may say about a parameter: a value, a list, or a range.
 
-    Args:
-        parameter: The parameter.
-        sampled: Whether a sampler may choose any value of a range; else the range stands for a list.
+    `sampled`: whether a sampler may choose any value of a range; else the range stands for a list.
     """
     return Annotated[Any, AfterValidator(partial(_domain, parameter, sampled))]
 

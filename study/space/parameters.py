@@ -273,11 +273,8 @@ NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
 class Algorithm:
     """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.spec`).
 
-    Attributes:
-        name: RLlib's.
-        parameters: Names of `PARAMETERS` that a space may give.
-        defaults: Values where a space says nothing.
-        given: Parameters and rules that the algorithm is defined by; a space does not give them.
+    A space may give its `parameters`; `defaults` hold where it says nothing. What is `given`, parameters and rules, the
+    algorithm is defined by.
     """
 
     name: str

@@ -25,11 +25,7 @@ from study.space.spec import ScriptFacts, StudySpec
 
 
 def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
-    """Validate the content of a space file.
-
-    Args:
-        source: The content.
-        scored: Whether the returns that give a score its meaning must be there, and in order.
+    """Validate the content of a space file; `scored`: whether the returns that make a score must be there, in order.
 
     Raises:
         SpaceError: With every fault found.

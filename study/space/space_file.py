@@ -51,12 +51,8 @@ class Source:
 def find_space(path: str | Path, *, place: str = "--space") -> Path:
     """Return the file that `path` means: as given, in `./search_spaces`, or among the shipped ones.
 
-    Args:
-        path: A file, or the name of one.
-        place: What named it on the command line, for the message.
-
     Raises:
-        SpaceError: There is none; names the nearest.
+        SpaceError: There is none; names the nearest. `place`: what named it on the command line.
     """
     given = Path(path)
     for name in (str(path), f"{path}.yaml"):
@@ -144,12 +140,7 @@ def _line_of(error: Exception, text: str) -> int | None:
 
 
 def written(content: Mapping[str, Any], *, header: str = "") -> str:
-    """Return the content of a space as YAML.
-
-    Args:
-        content: What a `Source` or `StudySpec.to_json` holds.
-        header: Comment lines above it.
-    """
+    """Return what a `Source` or `StudySpec.to_json` holds as YAML, below a header of comment lines."""
     stream, yaml = io.StringIO(), YAML()
     yaml.width = 120
     yaml.dump(dict(content), stream)
