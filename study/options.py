@@ -189,7 +189,7 @@ def checked_stage(text: str, spec: StudySpec) -> str:
     Raises:
         SpaceError: It has no such stage.
     """
-    from study.designs.base import design_of
+    from study.designs.registry import design_of
 
     stages = design_of(spec).stages
     if text in stages:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.driver.conductor import Conductor
 from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from study.designs.base import design_of
+from study.designs.registry import design_of
 from study.machine.shape import ClusterShape, NodeShape
 from study.records.records import TrialRequest
 from study.space.parsing import parse_space

@@ -39,7 +39,7 @@ _DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed"
 
 def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
     """Print what a study would run, what each trial needs, and about how long all of it takes."""
-    from study.designs.base import design_of  # with SciPy, which `status` need not wait for
+    from study.designs.registry import design_of  # with SciPy, which `status` need not wait for
 
     stages, cells = design_of(spec).stages, any(kind.cell for kind in plan.kinds)
     hours, time_ = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)

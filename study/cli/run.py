@@ -187,7 +187,7 @@ def _source(
 def _print_plan(console: Console, spec: StudySpec, address: str | None, name: str, source: str) -> None:
     from study.adopted.loading import adopted_by
     from study.cli.display import print_plan
-    from study.designs.base import make_plan, private_shape
+    from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study, speeds_of

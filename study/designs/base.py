@@ -1,15 +1,16 @@
 """The interface of a kind of study, and of what steers its sessions.
 
-A new kind of study is a class of its own like `Design` that `design_of` knows, with its name in `study.space.spec`; its
-trials are `TrialRequest`s, and what they need is a `Plan`.
+No other part of `study/` tests for a kind, but commands that are for one kind alone.
+
+A new kind of study is a class of its own like `Design` with an entry in `DESIGNS` (`study.designs.registry`) and its
+name in `study.space.spec`; its trials are `TrialRequest`s, and what they need is a `Plan`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from study.machine.host import this_node
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, TrialKind, TrialNeeds, hours_of, largest_of
+from study.planning.plan import Plan, TrialKind, TrialNeeds, hours_of
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
@@ -111,31 +112,6 @@ class Design(Protocol):
         """Return in words what a trial runs: that by which a person tells it from the others."""
         lr = f", lr {row.setting['lr']:.2g}" if "lr" in row.setting else ""  # a script may have a schedule
         return f"{count(row.num_env_runners, 'runner')}, batch {row.setting['train_batch_size']}{lr}, seed {row.seed}"
-
-
-def design_of(spec: StudySpec) -> Design:
-    """Return the kind of a study."""
-    from study.designs.holdup.design import HoldUp  # each is derived from `Design`
-    from study.designs.search import Search
-    from study.designs.throughput import Throughput
-
-    kinds: tuple[type[Design], ...] = (Search, Throughput, HoldUp)
-    return next(each() for each in kinds if each.name == spec.design)
-
-
-def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-    """Return what a study will run on a cluster, after the decisions on record.
-
-    Raises:
-        ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
-    """
-    return design_of(spec).plan(spec, cluster, decisions)
-
-
-def private_shape(spec: StudySpec) -> ClusterShape:
-    """Return the shape of the private Ray that a study gets on this machine."""
-    here = ClusterShape(nodes=(this_node(),))
-    return ClusterShape(nodes=(this_node(largest_of(design_of(spec).kinds(spec), here)),))
 
 
 def start_of(

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import psutil
 
-from study.designs.base import private_shape
+from study.designs.registry import private_shape
 from study.errors import ClusterError, StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import machine_key, memory_mb, this_node

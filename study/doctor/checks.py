@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.doctor.asking import PROJECT, Node, Surroundings
 from study.errors import StudyError, in_one_line
 from study.harmless import one_line

@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
-from study.designs.base import design_of, start_of
+from study.designs.base import start_of
 from study.designs.proposals import Proposer
+from study.designs.registry import design_of
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.harmless import mask_credentials

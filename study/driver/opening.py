@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from study.designs.base import design_of
+from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,

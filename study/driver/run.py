@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
-from study.designs.base import design_of, make_plan, private_shape
+from study.designs.registry import design_of, make_plan, private_shape
 from study.driver.conductor import Conductor
 from study.driver.opening import (
     RunOptions,

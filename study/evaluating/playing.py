@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from study.adopted.loading import adopted_by, with_script
-from study.designs.base import design_of
+from study.designs.registry import design_of
 from study.errors import RecordError
 from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
 from study.options import say_that_it_runs, wrong_option

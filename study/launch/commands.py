@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from study.console import write
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.errors import ExitCode, LaunchError
 from study.harmless import mask_credentials
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from study.designs.base import private_shape
+from study.designs.registry import private_shape
 from study.errors import ClusterError
 from study.machine import cluster
 from study.machine.cluster import check_address, resolve_address, watching_ray

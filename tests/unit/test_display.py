@@ -11,7 +11,7 @@ from rich.console import Console
 
 from analysis.status import cautions
 from study.cli.display import Display, answer_of, headline, print_end, print_plan
-from study.designs.base import design_of, make_plan
+from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.records.ledger import Ledger, ledger_of

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
 from study.cli.run import app as run
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
 from study.text import cpu_hours

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.errors import ClusterError
 from study.machine.shape import Speeds
 from study.planning.needs import (

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from study.adopted.loading import load_space
 from study.cli import commands as cli
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.errors import ExitCode
 from study.space.parsing import field_reference, parse_space
 from study.space.space_file import SHIPPED, read_text

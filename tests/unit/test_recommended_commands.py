@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from study.cli import commands as cli
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.options import checked_stage, seconds
 from study.options import load as load_options
 from study.space.space_file import SHIPPED

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from study.designs.base import make_plan
+from study.designs.registry import make_plan
 from study.designs.throughput import in_block
 from study.errors import ClusterError, SpaceError
 from study.records.ledger import best_per_scale

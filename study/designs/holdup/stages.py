@@ -32,7 +32,8 @@ would lead to another decision or verdict: a study of another version is refused
 
 
 # --- arms: the chosen setting, and the settings that it is compared with ----------------------------------------------
-# An arm is one setting at one scale with all its test runs; one that needs no search at the target scale is a rival.
+# An arm is one setting at one scale with all its test runs. A setting that needs no search at the target scale is a
+# rival.
 
 Setting = dict[str, Value]
 """A value for every parameter except the scale, or for the rule in its place."""
@@ -196,7 +197,8 @@ class Stage:
     name: str
     """In the records, and for `--until`."""
     judges: bool = False
-    """Whether its trials run on test seeds, for frozen settings, each with evaluation episodes of its own."""
+    """Whether its trials run on test seeds. These are for settings that are frozen, and each trial on one plays
+    evaluation episodes of its own."""
 
     def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
         """Return the names of its phases."""

@@ -55,10 +55,12 @@ class Run:
     solved_at: tuple[bool, ...]
     """Whether the mean return was at the target, at each of the last `NUM_JUDGED` evaluations."""
     env_steps: float | None = None
-    """Trained on; None where the run failed before the first."""
+    """Environment steps trained on; None where the run failed before the first."""
     env_steps_to_target: float | None = None
+    """None where the target was not reached."""
     env_steps_before_target: float | None = None
-    """At the last evaluation below the target, before it was reached or the run ended; None where steps are exact."""
+    """At the last evaluation below the target, before it was reached or the run ended; 0 where there was none. None
+    where the steps are exact."""
 
     @property
     def failed(self) -> bool:
@@ -327,10 +329,11 @@ class Comparison:
     p_value: float | None
     """One-sided, of a studentised permutation test that the winner scores better; None with fewer than two runs."""
     p_adjusted: float | None
-    """By Holm, for the number of rivals, as the interval of `steps_ratio` is."""
+    """Corrected for the number of rivals, by Holm."""
     steps_ratio: Estimate | None
-    """Steps to the target, the rival's over the winner's."""
+    """Steps to the target, the rival's over the winner's, with an interval corrected for the number of rivals."""
     solved: tuple[int, int]
+    """Runs solved of the winner and of the rival, as many of each."""
     standing: Standing
 
 
