@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, TrialKind, TrialNeeds, hours_of
+from study.planning import Plan, TrialKind, TrialNeeds
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
@@ -77,8 +77,7 @@ class Design(Protocol):
             ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
         """
         kinds = tuple(TrialNeeds.of(kind, cluster) for kind in self.kinds(spec))
-        requests, hours = self.requests(spec, decisions), hours_of(kinds, cluster)
-        return Plan(requests=requests, kinds=kinds, cluster=cluster, hours=hours)
+        return Plan(requests=self.requests(spec, decisions), kinds=kinds, cluster=cluster)
 
     def course(
         self,
