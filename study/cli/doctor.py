@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from study.console import say, terminal, write_json
-from study.doctor.checks import LEVELS
+from study.doctor import LEVELS
 from study.errors import ExitCode
 from study.options import Address, AsJson, Out, Set, Space, SpaceArgument, command_app, examples, load, one_space
 
@@ -36,8 +36,7 @@ def doctor(
     With a space, also whether its largest trial fits.
     """
     spec = load(one_space(space_argument, space), set_, None) if space_argument or space else None
-    from study.doctor.asking import find_surroundings
-    from study.doctor.checks import judge
+    from study.doctor import find_surroundings, judge
 
     console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
     with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():

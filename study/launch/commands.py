@@ -32,7 +32,6 @@ from study.options import (
     examples,
     load,
     one_space,
-    seconds,
     wrong_option,
 )
 from study.records.files import write_atomically
@@ -121,7 +120,6 @@ def launch(
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
         raise wrong_option("--walltime", rule=rule, got=job.walltime, fix="Raise it.")
-    seconds(job.wait, "--wait")
     raise typer.Exit(start(LAUNCHERS[where](job, folder), spec, only_print=print_))
 
 

@@ -55,7 +55,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ""
     python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = sys.executable
     activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = ""
-    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m"
 
     @property
     def study(self) -> str:

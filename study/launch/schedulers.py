@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from study.errors import ExitCode, LaunchError
-from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
+from study.launch.job import BATCH, JOB_FILE, SCRIPT, Host, Job, parse_hosts
 
 NOTICE_S = 120
 """So many seconds before its end a job gets a signal; perhaps a minute earlier."""
@@ -80,7 +80,10 @@ class Launcher:
 
     def planned_cpus(self) -> list[int | None]:
         """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
+        job = self.job
+        if job.launcher in BATCH:
+            return [job.cpus_per_node] * job.nodes
+        return [job.cpus_per_node or host.num_cpus for host in parse_hosts(job.hosts)]
 
     def directives(self) -> list[str]:
         """Return the lines of the script that ask for name, size, walltime, log, signal and requeueing."""
@@ -161,9 +164,6 @@ class Slurm(Launcher):
     submit_words = ("sbatch", "--parsable")
     id_pattern = r"^(\d+)(?:;\S+)?\s*$"
 
-    def planned_cpus(self) -> list[int | None]:  # noqa: D102
-        return [self.job.cpus_per_node] * self.job.nodes
-
     def directives(self) -> list[str]:  # noqa: D102
         job = self.job
         options = [
@@ -229,9 +229,6 @@ class Oar(Launcher):
 
     submit_words = ("oarsub", "-S")
     id_pattern = r"OAR_JOB_ID=(\d+)"
-
-    def planned_cpus(self) -> list[int | None]:  # noqa: D102
-        return [self.job.cpus_per_node] * self.job.nodes
 
     def directives(self) -> list[str]:  # noqa: D102
         job, log = self.job, f"{self.folder}/job-%jobid%.log"

@@ -31,11 +31,12 @@ from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.job import BATCH, Host, Job
 from study.launch.node import SIGNALS, UP, Task
 from study.launch.schedulers import LAUNCHERS, Launcher
-from study.options import seconds
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
 from study.text import count
 
+START_TIMEOUT_S = 600.0
+"""How long Ray may take to start on all hosts: network file systems are slow."""
 LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 MARGIN_S = 90.0
@@ -173,7 +174,7 @@ class Supervisor:
             LaunchError: It does not come up; says on which host and why.
         """
         head, *workers = self._hosts
-        deadline = time.monotonic() + seconds(self._job.wait, "--wait")
+        deadline = time.monotonic() + START_TIMEOUT_S
         self._start_node(head, peer=workers[0].name if workers else "")
         if not self._await_started(deadline):
             return False
@@ -213,8 +214,8 @@ class Supervisor:
         """Return whether all nodes have started; False where a signal came first."""
         while missing := [agent.host for agent in self._nodes if not agent.started]:
             if (event := self._next(deadline)) is None:
-                rule = f"Ray must start there within --wait {self._job.wait}"
-                fix = "Raise --wait where file systems are slow, or copy the environment to each host in --activate."
+                rule = f"Ray must start there within {START_TIMEOUT_S:g} s"
+                fix = "Where file systems are slow, copy the environment to each host in --activate."
                 raise LaunchError(where=", ".join(missing), rule=rule, fix=fix)
             agent, said = event
             if agent is None:

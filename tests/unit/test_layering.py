@@ -148,7 +148,7 @@ HOMES = {
     "ray": {
         *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
         *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
-        *("study/doctor/asking.py", "study/ray_private.py"),
+        *("study/doctor.py", "study/ray_private.py"),
     },
     "torch": {
         "study/trial",
