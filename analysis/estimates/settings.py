@@ -109,13 +109,9 @@ hold-up studies before version 0.15.0."""
 class Setting:
     """The runs of one setting at one number of runners.
 
-    Attributes:
-        name: In plain words.
-        num_env_runners: Runners, or those that the lanes stand for.
-        runs: One row per seed, the failed ones included.
-        target: Return from which on a run counts as solved; None where the space names none.
-        floor: Return that a failed run counts with; None where it is not known.
-        scored: Whether the environment has a scale of scores.
+    `num_env_runners` are those that the lanes stand for; `runs` has one row per seed, the failed ones too. A run is
+    solved from the return `target` on, a failed one counts with the `floor`; None: the space names none. `scored` says
+    whether the environment has a scale of scores.
     """
 
     name: str

@@ -27,7 +27,7 @@ import msgspec
 
 from study.errors import ExitCode, LaunchError, StudyError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.machine.host import num_cores, own_folder, short_temporary_folder
+from study.machine.host import num_cores, own_folder
 
 UP = "@ray-is-up "
 """How the line begins that says where a node of Ray listens, as JSON."""
@@ -77,7 +77,7 @@ def main() -> int:
     threading.Thread(target=read, daemon=True).start()
     try:
         task = msgspec.json.decode(line, type=Task)
-        with own_folder(short_temporary_folder(), "rl") as folder:
+        with own_folder("rl") as folder:
             return (_run_command if task.command else _run_ray)(task, folder, ended)
     except msgspec.DecodeError as error:
         _say(f"the supervisor must be of the same version: {error}")

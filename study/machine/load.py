@@ -189,12 +189,16 @@ def _processes(ours: OwnProcesses) -> dict[Key, ProcessTimes]:
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted) if each.info["cpu_times"] is not None}
     own = _study(seen, ours, machine_key())
-    found = {}
-    for pid, info in seen.items():
-        times, about = info["cpu_times"], {"parent": info["ppid"] or 0, "name": info["name"] or "", "ours": pid in own}
-        children_s = times.children_user + times.children_system
-        found[pid, info["create_time"]] = ProcessTimes(own_s=times.user + times.system, children_s=children_s, **about)
-    return found
+    return {
+        (pid, info["create_time"]): ProcessTimes(
+            parent=info["ppid"] or 0,
+            name=info["name"] or "",
+            own_s=(times := info["cpu_times"]).user + times.system,
+            children_s=times.children_user + times.children_system,
+            ours=pid in own,
+        )
+        for pid, info in seen.items()
+    }
 
 
 def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:

@@ -19,7 +19,7 @@ from analysis.tables.table import Table, TableColumn
 from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.examples import ANALYSIS, example
-from tests.unit.test_report import ANSWER, PICTURE, build
+from tests.unit.test_tables import ANSWER, PICTURE, build
 
 PAPER_PX = 703
 """Between the margins of A4: 186 mm at 96 pixels per inch."""

@@ -128,7 +128,7 @@ class Local(Launcher):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """The supervisor takes the signals of its process, here of this one."""
+    """Give back the signals of this process, which the supervisor takes."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():

@@ -27,7 +27,6 @@ from study.machine.host import (
     file_system_of,
     is_network,
     own_folder,
-    short_temporary_folder,
     this_node,
 )
 from study.machine.shipping import OwnModule, own_modules, runtime_env
@@ -130,10 +129,13 @@ for niceness in (7, 0):
 
 
 def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_this_host_left(tmp_path, monkeypatch):
-    for folder, expected in (("/var/tmp", "/var/tmp"), (f"/{'x' * 20}", "/tmp")):  # too long for Ray's sockets
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        assert short_temporary_folder() == expected
-    with own_folder(str(tmp_path), "rl") as folder:
+    for place, expected in (("/var/tmp", "/var/tmp"), (f"/{'x' * 20}", "/tmp")):  # too long for Ray's sockets
+        monkeypatch.setattr("tempfile.tempdir", place)
+        with own_folder("rl-test") as folder:
+            assert str(folder.parent) == expected
+    monkeypatch.setattr(host, "_LONGEST_TMPDIR", 1_000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder("rl") as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         owner, _, pid = folder.name.rpartition("-")
     dead = subprocess.Popen(["true"])
@@ -144,17 +146,17 @@ def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_thi
         each.mkdir()
         (each / "start.log").touch()
     outlived = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={left[0]}/session"])
-    with own_folder(str(tmp_path), "rl") as folder:
+    with own_folder("rl") as folder:
         assert outlived.wait(10) == -signal.SIGKILL
         assert set(tmp_path.iterdir()) == {folder, *stays}
         assert not list(folder.iterdir())
         with monkeypatch.context() as patch:
             patch.setattr(host.socket, "gethostname", lambda: "n2")  # a living process there may have this number
-            with own_folder(str(tmp_path), "rl") as elsewhere:
+            with own_folder("rl") as elsewhere:
                 assert elsewhere != folder
         assert folder.exists()
     folder.symlink_to(stays[0])
-    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder(str(tmp_path), "rl"):
+    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder("rl"):
         pass
     assert (stays[0] / "start.log").exists()
 
