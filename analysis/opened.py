@@ -87,8 +87,7 @@ class Study:
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.
 
-        Args:
-            price_per_cpu_hour: What a CPU costs in an hour, in any currency; None: no costs.
+        With what a CPU costs in an hour, in any currency, there are costs too.
         """
         from analysis.answers import answer_of
 
@@ -142,11 +141,7 @@ class Study:
         return write(make_report(self), Path(out))[0]
 
     def export(self, path: str | Path, form: Format) -> Path:
-        """Write the runs of every setting, seed by seed, for another tool's statistics, and return the path.
-
-        Args:
-            path: File of JSON; an older one is replaced.
-            form: `rliable` or `marl-eval`; `exported` has their shapes.
+        """Write the runs of every setting, seed by seed, as JSON (`exported`) into a file, and return its path.
 
         Raises:
             AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.

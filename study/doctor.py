@@ -79,10 +79,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the checks look at."""
+    """Everything that the checks look at; `here` is this process and its machine, as a private Ray would have it."""
 
     here: Node
-    """This process and its machine, as a private Ray would have it."""
     tracking_uri: str = DEFAULT_TRACKING_URI
     out: Path = Path("studies")
     spec: StudySpec | None = None
@@ -103,22 +102,16 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         """Where trials would run."""
         return self.joined if self.address else (self.here,)
 
+    @property
     def shape(self) -> ClusterShape:
-        """Return the cluster as a plan needs it."""
+        """The cluster as a plan needs it."""
         return ClusterShape(nodes=tuple(node.shape for node in self.nodes))
 
 
 def find_surroundings(
     *, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None
 ) -> Surroundings:
-    """Ask this machine, or every node of a live Ray. What Ray prints about its nodes is dropped: the findings say it.
-
-    Args:
-        address: Ray to join, as of `run`; None for `RAY_ADDRESS` or this machine.
-        tracking_uri: MLflow; None for what `run` uses by default.
-        out: Folder that holds the studies.
-        spec: A space: then it is asked whether its trials fit.
-    """
+    """Ask this machine, or every node of a live Ray, with the options of `run`. What Ray prints of them is dropped."""
     cluster: dict[str, Any] = {}
     try:
         with contextlib.redirect_stdout(io.StringIO()):
@@ -158,12 +151,9 @@ def _ask_cluster(address: str) -> dict[str, Any]:
 
 
 def read_node(*, sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> Node:
-    """Return what this process sees of its machine.
+    """Return what this process sees of its machine in so many seconds, in a session of Ray, if in any.
 
-    Args:
-        sample_s: Seconds to watch the load; 0 for not at all.
-        session: Name of the Ray session that this node belongs to; empty outside of Ray.
-        asking: Machine, by `machine_key`, and process of the doctor, which is not foreign.
+    `asking` is the machine, by `machine_key`, and the process of the doctor, which is not foreign.
     """
     load = None
     if sample_s:
@@ -209,7 +199,7 @@ def check_ray(around: Surroundings) -> Iterator[Finding]:
     if not around.address:
         yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
         return
-    total = around.shape().num_cpus
+    total = around.shape.num_cpus
     if around.silent:
         said = some([f"{address}: {why}" for address, why in around.silent.items()])
         found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
@@ -370,7 +360,7 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
     """Whether every trial finds a place, and cores of its own."""
     if around.spec is None:
         return
-    needs = make_plan(around.spec, around.shape()).kinds  # errors are the finding
+    needs = make_plan(around.spec, around.shape).kinds  # errors are the finding
     if crowded := [each.num_env_runners for each in needs if each.label.timing == "oversubscribed"]:
         found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
         fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."

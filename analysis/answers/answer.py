@@ -195,10 +195,8 @@ class Answer:
     """What a study says, for somebody who reads nothing else; the same shape for every kind of study.
 
     Attributes:
-        kind: Of the study: `search`, `throughput` or `holdup`.
         findings: Every fact, in the order in which it is said.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
-        setting_is: What this setting is, `the best setting`.
         rows: The table under the sentence: the best of each scale, the price list, the arms; None where nothing ended.
         prices: The price list: what each number of runners costs; None where no clock was measured.
         figure: Key of the figure to show beside it; empty where none helps.

@@ -94,12 +94,7 @@ class Report:
 
 
 def make_report(study: "Study", *, price_per_cpu_hour: float | None = None) -> Report:
-    """Return the report of a study.
-
-    Args:
-        study: As `analysis.open` returns it.
-        price_per_cpu_hour: What a CPU-hour costs, in any currency.
-    """
+    """Return the report of a study, with what a CPU-hour costs, in any currency."""
     answer = study.answer(price_per_cpu_hour)
     keys = [each.key for each in answer.tables]
     return Report(
@@ -156,14 +151,12 @@ def parse_formats(text: str) -> tuple[Format, ...]:
 def to_html(report: Report, pictures: Mapping[str, bytes] | None = None) -> str:
     """Return one self-contained page: no script, no request, figures inside. Names and reasons may hold anything.
 
-    Args:
-        report: The report.
-        pictures: Key of a figure -> its SVG; None: they are drawn now.
+    `pictures` is key of a figure -> its SVG; without it they are drawn now.
     """
     if pictures is None:
         pictures = {each.key: each.pictures(["svg"])["svg"] for each in report.figures if each.drawn}
-    loader, blocks = PackageLoader("analysis.report", "templates"), {"trim_blocks": True, "lstrip_blocks": True}
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **blocks)
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=PackageLoader("analysis.report", "templates"), autoescape=True, **blocks)
     environment.filters["prose"] = lambda text: Markup(prose(text))
     environment.filters["table"] = lambda table: Markup(table_to_html(table, alone=False))
     environment.filters["uri"] = lambda figure: f"{_SVG}{base64.b64encode(pictures[figure.key]).decode()}"

@@ -229,13 +229,9 @@ PHASES = {
     "imbalance": (
         "slowest_runner_time_s - mean_runner_time_s",
         "waiting for the slowest",
-        "from the mean runner to the slowest",
+        "from the mean to the slowest",
     ),
-    "transfer": (
-        "sampling_time_s - slowest_runner_time_s",
-        "collecting samples",
-        "from the slowest runner to its samples",
-    ),
+    "transfer": ("sampling_time_s - slowest_runner_time_s", "collecting samples", "from the slowest to its samples"),
     "learning": ("learning_time_s", "learning", "of the update: connectors, advantages, all epochs"),
     "sync": ("sync_time_s", "synchronisation", "that the weights take to the runners"),
     "rest": (
@@ -250,15 +246,11 @@ SHARES = {name: "share_learn" if name == "learning" else f"share_{name}" for nam
 TIMES = [f"{name}_time_s" for name in ("iteration", "sampling", "slowest_runner", "mean_runner", "learning", "sync")]
 
 
-def _over(at: Place, terms: str, below: str) -> Estimate:
-    return at.over(terms, below)
-
-
 for _name, (_terms, _label, _what) in PHASES.items():
-    _seconds = partial(_over, terms=_terms, below="timed_iterations")
+    _seconds = partial(Place.over, above=_terms, below="timed_iterations")
     declare("phases", f"seconds_{_name}", "s", _label, f"Seconds per iteration {_what}.", _seconds)
 for _name, (_terms, _label, _what) in PHASES.items():
-    _share = partial(_over, terms=_terms, below="iteration_time_s")
+    _share = partial(Place.over, above=_terms, below="iteration_time_s")
     declare("phases", SHARES[_name], "1", _label, f"Share of the iteration {_what}.", _share)
 
 

@@ -85,12 +85,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Host(msgspec.Struct, frozen=True):
-    """One machine of a job."""
+    """A machine of a job, by the name that remote commands know, and its CPUs; None: the host counts its own cores."""
 
     name: str
-    """As remote commands know it."""
     num_cpus: int | None = None
-    """CPUs of the job there; None if unknown: then the host counts its own cores."""
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

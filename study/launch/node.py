@@ -94,15 +94,10 @@ def _say(line: str) -> None:
 
 def _start(words: list[str], variables: Mapping[str, str], output: IO[Any]) -> "subprocess.Popen[bytes]":
     """Start a child that the kernel tells to end when the main thread of this process does."""
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=dict(variables),
-        start_new_session=True,  # a signal to the job's group must not end Ray before the study
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    pipes["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # In a session of its own: a signal to the job's group must not end Ray before the study.
+    return subprocess.Popen(words, env=dict(variables), start_new_session=True, **pipes)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -192,11 +187,7 @@ def last_lines(folder: Path) -> str:
 
 
 def own_address(peer: str) -> str:
-    """Return the address from which this host reaches another one of the job; loopback where there is none.
-
-    Raises:
-        LaunchError: No way leads to it.
-    """
+    """Return the address from which this host reaches another one of the job; loopback where there is none."""
     if not peer:
         return "127.0.0.1"
     # The second address belongs to nobody (RFC 5737): `peer` may be a name that only ssh knows. Nothing is sent.

@@ -67,13 +67,7 @@ class Launcher:
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
 
     def __init__(self, job: Job, folder: Path, variables: Mapping[str, str] = os.environ) -> None:
-        """Read nothing yet.
-
-        Args:
-            job: The launch.
-            folder: The job's folder, with its script.
-            variables: Environment of this process; inside a job with those that the scheduler has set.
-        """
+        """Read nothing yet: `folder` is that of the job, `variables` are those that a scheduler sets in a job."""
         self.job, self.folder, self._variables = job, folder, variables
 
     # --- on the person's machine -------------------------------------------------------------------------------
@@ -118,22 +112,14 @@ class Launcher:
     # --- inside the job ----------------------------------------------------------------------------------------
 
     def variable(self, name: str) -> str:
-        """Return a variable that the scheduler sets in a job.
-
-        Raises:
-            LaunchError: This is not inside a job.
-        """
+        """Return a variable that the scheduler sets in a job; raises `LaunchError` outside of one."""
         if not (value := self._variables.get(name)):
             rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
             raise LaunchError(where=self.job.launcher, rule=rule, got=f"no {name}", fix=fix)
         return value
 
     def allocation(self) -> Allocation:
-        """Return what the job has.
-
-        Raises:
-            LaunchError: This is not inside a job.
-        """
+        """Return what the job has; raises `LaunchError` outside of one."""
         return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
@@ -147,10 +133,7 @@ class Launcher:
         return True
 
     def resubmit(self, started_at: float) -> int:
-        """Queue the study again and return the exit code of this job. The last thing that a job does.
-
-        Args:
-            started_at: When this job began, seconds since the epoch.
+        """Queue the study again and return the exit code of this job, which began so many seconds after the epoch.
 
         Raises:
             LaunchError: The scheduler refuses.
@@ -181,10 +164,10 @@ class Slurm(Launcher):
         job = self.variable("SLURM_JOB_ID")
         names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
         counts = expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
+        ends_at: float | None = None
         if (end := self._variables.get("SLURM_JOB_END_TIME", "")).isdigit():
-            ends_at: float | None = float(end)
+            ends_at = float(end)
         else:
-            ends_at = None
             with contextlib.suppress(ValueError):  # UNLIMITED, NONE
                 said = ask("squeue", "-h", "-j", job, "-o", "%e").strip()
                 ends_at = datetime.datetime.fromisoformat(said).timestamp()

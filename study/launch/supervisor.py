@@ -43,11 +43,8 @@ MARGIN_S = 90.0
 """So long before the walltime the study ends itself."""
 NEAR_THE_END_S = 180.0
 """A signal with less time left than this announces the end of the walltime."""
-DRIVER_TIMEOUT_S = 75.0
-"""How long a driver may take to end after a signal: it ends itself within `study.driver.signals.ANSWER_S`, and its
-agent kills it after a minute."""
-NODE_TIMEOUT_S = 70.0
-"""How long an agent may take to end a node of Ray."""
+AGENT_TIMEOUT_S = 75.0
+"""How long an agent may take to end a driver or a node of Ray, which it kills after a minute."""
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
 
@@ -55,11 +52,7 @@ class Agent:
     """A program on a host that ends when this object is stopped, or this process dies."""
 
     def __init__(self, launcher: Launcher, host: Host, task: Task, inbox: "queue.SimpleQueue[Event]") -> None:
-        """Start it; each line that it prints, and at the end its exit code, goes to the inbox.
-
-        Raises:
-            LaunchError: There is no such remote shell.
-        """
+        """Start it; each line that it prints, and at the end its exit code, goes to the inbox."""
         self.host, job = host.name, launcher.job
         self.started: dict[str, Any] = {}
         """What its node of Ray said when it had started; empty before."""
@@ -67,17 +60,10 @@ class Agent:
         self._inbox = inbox
         program = f"exec {shlex.quote(job.python)} -u -m study.launch.node"  # nothing secret is in it
         line = " && ".join(filter(None, [f"cd {shlex.quote(job.workdir)}", job.activate, program]))
-        try:
-            self._process = subprocess.Popen(
-                launcher.remote_shell(host, line),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
-            )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        pipes |= {"text": True, "encoding": "utf-8", "errors": "replace"}
+        try:  # in a session of its own: not ended by Ctrl-C, which is for the supervisor to order
+            self._process = subprocess.Popen(launcher.remote_shell(host, line), start_new_session=True, **pipes)
         except OSError as error:
             rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
             raise LaunchError(where=self.host, rule=rule, got=error, fix=fix) from error
@@ -90,9 +76,8 @@ class Agent:
 
     def error(self, rule: str) -> LaunchError:
         """Return the error that its end is, with its last lines; a fix of its own comes first."""
-        return LaunchError(
-            where=self.host, rule=rule, got=self.reason, fix="" if "Fix: " in self.reason else LOOK_AT_LINES
-        )
+        fix = "" if "Fix: " in self.reason else LOOK_AT_LINES
+        return LaunchError(where=self.host, rule=rule, got=self.reason, fix=fix)
 
     @property
     def reason(self) -> str:
@@ -235,7 +220,7 @@ class Supervisor:
             for agent in group:
                 agent.stop()
             for agent in group:
-                agent.wait(NODE_TIMEOUT_S)
+                agent.wait(AGENT_TIMEOUT_S)
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -281,7 +266,7 @@ class Supervisor:
                 note("This job ends: the study goes on in the next one.")
             if give_up_at == math.inf and (self._signals or self._is_broken):
                 driver.stop()
-                give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+                give_up_at = time.monotonic() + AGENT_TIMEOUT_S
         driver.wait(0)
         return ExitCode.STOPPED
 

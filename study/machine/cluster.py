@@ -119,11 +119,7 @@ def resolve_address(address: str | None) -> str | None:
 
 
 def check_address(address: str, source: str = "--address") -> None:
-    """Check that an address is host:port, and that a server accepts a connection there.
-
-    Args:
-        address: The address.
-        source: The option or the variable that it is from.
+    """Check that an address, of an option or a variable, is host:port, and that a server accepts a connection there.
 
     Raises:
         ClusterError: It does not; says what to check.
@@ -247,11 +243,8 @@ def joined_ray(
 ) -> Iterator[ClusterShape]:
     """Join a live Ray, yield its shape, leave it as it was found.
 
-    Args:
-        address: What `resolve_address` returned.
-        runtime_env: What its nodes need for this job, as `study.machine.shipping` returns it.
-        verbose: Show the logs of Ray and of the trials.
-        asks_nodes: Whether to ask the nodes about themselves; else the shape is empty.
+    `runtime_env` is what its nodes need for this job, as `study.machine.shipping` returns it. With `verbose` the logs
+    of Ray and of the trials are shown; the shape is empty where nodes are not asked.
 
     Raises:
         ClusterError: It refuses us, or a node does not answer.

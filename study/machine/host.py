@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -37,8 +37,8 @@ def this_node(at_least: int = 0) -> NodeShape:
     With fewer cores a study runs too, and the timings of trials with more processes than cores say so.
     """
     cores, niceness = num_cores(), os.getpriority(os.PRIO_PROCESS, 0)
-    about = {"address": LOCAL, "memory_mb": memory_mb()[0], "num_gpus": count_gpus(), "niceness": niceness}
-    return NodeShape(num_cpus=max(cores, at_least), physical_cpus=cores, **about)
+    about: dict[str, Any] = {"address": LOCAL, "num_gpus": count_gpus(), "niceness": niceness}
+    return NodeShape(num_cpus=max(cores, at_least), physical_cpus=cores, memory_mb=memory_mb()[0], **about)
 
 
 # --- identity --------------------------------------------------------------------------------------------------------
@@ -91,10 +91,7 @@ def read_text(file: Path) -> str:
 
 
 def num_cores() -> int:
-    """Return the cores that a study can use here, at least 1.
-
-    They are the least of the distinct cores of this process's affinity and the quotas of its control groups.
-    """
+    """Return the cores that a study can use here: those of this process's affinity, or fewer by quotas; at least 1."""
     cores, quota = len(cores_of(usable_cpus())), cpu_quota()
     return cores if quota is None else min(cores, max(int(quota), 1))
 
@@ -156,10 +153,7 @@ def count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
 
 
 def memory_mb() -> tuple[int, int]:
-    """Return what processes here may use, all and available, in MB of 2**20 bytes.
-
-    It is that of the machine, or of the tightest control group.
-    """
+    """Return what processes here may use, all and available, in MB of 2**20 bytes, of the tightest control group."""
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
     for group in control_groups("memory"):
@@ -284,9 +278,7 @@ def children_of(pid: int) -> set[int]:
 def set_back(niceness: int) -> None:
     """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
 
-    Above 0 others go before it; 0 is normal. Linux has a value for each thread. A session gets one from its leader.
-
-    Source: sched(7), "The autogroup feature".
+    Source: sched(7), "The autogroup feature": a session gets its value from its leader.
     """
     for thread in psutil.Process().threads():
         with contextlib.suppress(OSError):

@@ -32,11 +32,10 @@ Key = tuple[int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What a node's cores did besides the study, over the timed part of a trial."""
+    """What a node's cores did besides the study, over the timed part of a trial, whose processes may use them."""
 
     host: str
     num_cores: int
-    """Cores that the trial's processes there may use."""
     seconds: float
     foreign_cores: float
     """Mean cores that processes of others kept busy; a lower bound, by the resolution of the system's clocks."""

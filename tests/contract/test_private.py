@@ -121,7 +121,9 @@ def test_an_attribute_is_there(path, names):
 def has_or_sets(kind, attribute):
     """Return whether a class has an attribute, or its source sets it, as its constructor may."""
     sources = (inspect.getsource(each) for each in kind.__mro__ if each.__module__.startswith("ray."))
-    return hasattr(kind, attribute) or any(re.search(rf"self\.{attribute}\b(?::[^=]+)?\s*=[^=]", text) for text in sources)
+    return hasattr(kind, attribute) or any(
+        re.search(rf"self\.{attribute}\b(?::[^=]+)?\s*=[^=]", text) for text in sources
+    )
 
 
 REPLACED = [
