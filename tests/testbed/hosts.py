@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,6 +175,17 @@ class Hosts:
         """What the hosts see as `SHARED`."""
         return self.folder / "shared"
 
+    def rays(self) -> dict[str, set[str]]:
+        """Return the hosts where servers of Ray of `tester` run -> the tokens that they ask for, empty for none."""
+        found: dict[str, set[str]] = {}
+        for host in self.by_name.values():
+            for process in host.processes("tester"):
+                with contextlib.suppress(psutil.Error, OSError):
+                    if process.name() in ("gcs_server", "raylet") and (settings := process.environ()):
+                        token = settings.get("RAY_AUTH_MODE") == "token" and settings.get("RAY_AUTH_TOKEN")
+                        found.setdefault(host.name, set()).add(token or "")
+        return found
+
     def outside(self, path: str | Path) -> Path:
         """Return where a path below /home of the hosts lies outside them."""
         return self.folder / "home" / Path(path).relative_to("/home")
@@ -276,59 +286,6 @@ def _connect(hosts: Hosts) -> None:
         ip(hosts.ctl, f"link set to-{host.name} master br0 up")
         ip(host, f"addr add {ADDRESSES[host.name]}/24 dev eth0")
         ip(host, "link set eth0 up")
-
-
-# --- what somebody else on the hosts could see ------------------------------------------------------------------------
-
-
-class Watch:
-    """What was seen of the Rays of `tester` on some hosts, looked at again and again while a job runs."""
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-        self.lines: set[str] = set()
-        """Command lines of all processes."""
-        self.tokens: set[str] = set()
-        self.without_token: set[str] = set()
-        """Command lines of Ray's servers that ask for none."""
-        self.ray_ran_on: set[str] = set()
-
-    def look(self) -> None:
-        """Look at the processes."""
-        for host in self._hosts.by_name.values():
-            for process in host.processes():
-                with contextlib.suppress(psutil.Error, OSError):
-                    line, settings = " ".join(process.cmdline()), process.environ()
-                    self.lines.add(line)
-                    ours = process.uids().real == USERS["tester"] and process.name() in ("gcs_server", "raylet")
-                    if ours and settings:  # empty when it is about to end
-                        self.ray_ran_on.add(host.name)
-                        token = settings.get("RAY_AUTH_MODE") == "token" and settings.get("RAY_AUTH_TOKEN")
-                        (self.tokens if token else self.without_token).add(token or line)
-
-    def assert_private(self, *, nodes: int) -> None:
-        """Ray ran on so many nodes with tokens, and no command line showed one."""
-        assert len(self.ray_ran_on) == nodes
-        assert self.tokens and not self.without_token
-        assert not [line for line in self.lines if any(token in line for token in self.tokens)]
-
-
-@contextlib.contextmanager
-def watching(hosts: Hosts) -> Iterator[Watch]:
-    """Watch the hosts meanwhile."""
-    watch, over = Watch(hosts), threading.Event()
-
-    def work() -> None:
-        while not over.wait(0.5):
-            watch.look()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield watch
-    finally:
-        over.set()
-        thread.join()
 
 
 # --- the first process of a host: root in fresh namespaces, with its plan as one line of JSON on stdin ----------------

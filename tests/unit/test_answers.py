@@ -47,6 +47,8 @@ def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
     assert np.allclose(measured["hours_per_million_steps"], hours)
     assert np.allclose(measured["hours_per_million_steps_low"], 1e6 / measured["env_steps_per_s_high"] / 3600)
     assert np.allclose(measured["cost"], hours * measured["num_cpus"] * 0.05)
+    (command,) = (each.command for each in throughput.unknown if each.command)
+    assert command.endswith("_other_engine --set runner=stock --set learner=rllib")
 
 
 def test_what_a_study_took_counts_the_attempts_that_were_repeated():
@@ -164,15 +166,6 @@ def test_what_every_view_says_is_a_fact(name):
 
 # --- figures ----------------------------------------------------------------------------------------------------------
 
-SCALES = (1, 2, 4, 8, 16, 46)
-TRUTH = Truth(cells=tuple((n, 2048) for n in SCALES), blocks=3)
-CONFOUNDED = Truth(cells=((10, 2048), (46, 8192)), blocks=3)
-EXAMPLES = ("example_throughput", "example_study", "example_coinrun", "example_table")
-
-
-def throughput_study(runs):
-    return Study(study(runs, kind="throughput", sheet={"space": "quickstart.yaml"}))
-
 
 def assert_nothing_overlaps(each):
     """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
@@ -201,32 +194,24 @@ def assert_nothing_overlaps(each):
             assert min(across, down) <= 0.3 * min(box.height, other.height), each.key
 
 
-@pytest.fixture(scope="module")
-def runs():
-    return planted_runs(TRUTH, np.random.default_rng(1))
+def throughput_study(*cells):
+    runs = planted_runs(Truth(cells=cells), np.random.default_rng(1))
+    return Study(study(runs, kind="throughput", sheet={"space": "quickstart.yaml"}))
 
 
-@pytest.fixture(scope="module")
-def planted(runs):
-    return throughput_study(runs)
-
-
-def of(study_, quantity):
-    return study_.estimates(quantity, basis="measured").sort_values("num_env_runners")
-
-
-def test_a_figure_draws_the_estimates_and_its_title_is_the_answer(planted):
+def test_a_figure_draws_the_estimates_and_its_title_is_the_answer():
+    planted = throughput_study(*((n, 2048) for n in (1, 2, 4, 8, 16, 46)))
     drawn = figure_of(planted, "efficiency")
+    of = planted.estimates("efficiency_per_runner", basis="measured").sort_values("num_env_runners")
     for name in ("num_env_runners", "value", "low", "high", "n"):
-        assert drawn.frame[name].tolist() == of(planted, "efficiency_per_runner")[name].tolist()
+        assert drawn.frame[name].tolist() == of[name].tolist()
     assert planted.answer().sentence.startswith(drawn.title)
-    share = estimate_of(of(planted, "efficiency_per_runner").iloc[-1])
-    assert drawn.title.endswith(f" {number(share)} of the ideal.")
+    assert drawn.title.endswith(f" {number(estimate_of(of.iloc[-1]))} of the ideal.")
     assert figure_of(planted, "phases").title in planted.answer().facts
 
 
 def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_cells():
-    refused = figure_of(throughput_study(planted_runs(CONFOUNDED, np.random.default_rng(1))), "efficiency")
+    refused = figure_of(throughput_study((10, 2048), (46, 8192)), "efficiency")
     assert not refused.drawn
     for part in ("refused", "batch (2,048 against 8,192)", "46 runners at batch 2,048"):
         assert part in refused.missing
@@ -234,44 +219,36 @@ def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_c
         refused.pictures(["svg"])
 
 
-# --- pictures -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=EXAMPLES)
-def drawn(request):
-    return [each for each in example(request.param).figures.values() if each.drawn]
-
-
-def test_pictures_are_reproducible_and_of_the_declared_kind(drawn):
+@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])
+def test_pictures_are_reproducible_and_whole_and_every_point_and_text_is_inside(name):
+    drawn = [each for each in example(name).figures.values() if each.drawn]
     pictures = drawn[0].pictures(["svg", "png", "pdf"])
     assert pictures == drawn[0].pictures(["svg", "png", "pdf"])
     assert ElementTree.fromstring(pictures["svg"]).tag.endswith("svg")
-    assert pictures["png"].startswith(b"\x89PNG")
-    assert pictures["pdf"].startswith(b"%PDF")
-
-
-def test_every_point_and_text_of_a_picture_is_inside_of_it(drawn):
+    assert pictures["png"].startswith(b"\x89PNG") and pictures["pdf"].startswith(b"%PDF")
     for each in drawn:
         assert_nothing_overlaps(each)
     assert pyplot.get_fignums() == []
 
 
-# --- what was learnt ------------------------------------------------------------------------------------------------
+def test_the_curves_of_a_hold_up_study_are_those_of_the_chosen_setting_and_its_strongest_rivals():
+    names = figure_of(example("example_study"), "return_steps").frame["series"].unique().tolist()
+    chosen = ["the chosen setting, 46 runners", "the chosen setting, RLlib's own engine, 46 runners"]
+    assert names[:2] == chosen and len(names) == 4
+
 
 FLOOR = 0.0
 
 
-def learner(trial, *, n=10, status="finished", digest="aaaaaa111111", **more):
-    finished = status == "finished"
-    learnt = {"score": 1.0 if finished else 0.0, "final_return": 100.0 if finished else None, "cpu_s_spent": 10.0}
-    place = {"runners": n, "batch": 100 * n, "status": status, "stage": "confirm", "variant": "study"}
-    ends = {"env_steps": 1000, "wall_time_s": 100.0, "lr": 0.001 if digest.startswith("a") else 0.002}
-    return run(trial, **{**place, **learnt, **ends, "digest": digest, **more})
+def learner(trial, *, seed=1, status="finished"):
+    final = 100.0 if status == "finished" else None
+    more = {"stage": "confirm", "variant": "study", "digest": "aaaaaa", "env_steps": 1000, "final_return": final}
+    return run(trial, runners=10, batch=1000, seed=seed, status=status, score=1.0 if final else 0.0, **more)
 
 
-def curve(trial, returns, *, steps=100, seconds=10.0):
+def curve(trial, returns, *, steps=100):
     return [
-        {"trial": trial, "env_steps": steps * k, "wall_time_s": seconds * k, "eval_return": value}
+        {"trial": trial, "env_steps": steps * k, "wall_time_s": 10.0 * k, "eval_return": value}
         for k, value in enumerate(returns, start=1)
     ]
 

@@ -69,13 +69,6 @@ def raw_means(records) -> dict[int, dict]:
     return result
 
 
-def assert_equal(got, expected, name):
-    if expected is None:
-        assert pd.isna(got), name
-    else:
-        assert got == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected), name
-
-
 @pytest.mark.parametrize("which", ["study", "staged", "example"])
 def test_the_frame_is_what_the_ledger_says(which, request):
     folder = StudyFolder(EXAMPLE) if which == "example" else request.getfixturevalue(which)
@@ -88,7 +81,8 @@ def test_the_frame_is_what_the_ledger_says(which, request):
         expected |= {"reason": row.reason or None, **means[row.trial]}
         expected |= {name: value for name, value in row.summary.items() if name != "env_steps_per_s"}
         for name, value in expected.items():
-            assert_equal(line[name], value, name)
+            wanted = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert pd.isna(line[name]) if value is None else line[name] == wanted, name
 
 
 def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):

@@ -23,7 +23,6 @@ from study.machine.host import (
     cores_of,
     count_gpus,
     cpu_quota,
-    current_job,
     file_system_of,
     is_network,
     own_folder,
@@ -106,12 +105,6 @@ def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
     assert file_system_of(Path("/home")) == ""
     kinds = ("nfs4", "lustre", "fuse.sshfs", "fuse.ceph-fuse", "ext4", "fuse.squashfuse", "")
     assert [is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
-
-
-def test_a_job_is_read_from_the_variables_of_its_scheduler():
-    assert current_job({}) is None
-    assert current_job({"SLURM_JOB_ID": "7"}) == ("slurm", "7")
-    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}) == ("kubernetes", "p")
 
 
 @pytest.mark.skipif(not host._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
@@ -272,14 +265,6 @@ def test_a_file_a_package_and_what_was_imported_beside_it_travel_whole(mine):
 )
 def test_what_is_installed_or_not_there_stays(env_id):
     assert modules(env_id) == ()
-
-
-def test_what_ray_has_brought_itself_stays(tmp_path, monkeypatch):
-    place = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_0"
-    place.mkdir(parents=True)
-    (place / "ship_of_job.py").touch()
-    monkeypatch.syspath_prepend(str(place))
-    assert modules("ship_of_job:Maze") == ()
 
 
 def test_the_digest_follows_content_and_names_but_no_caches(mine):

@@ -12,11 +12,15 @@ from analysis.models.iteration_time import (
     TIMES,
     design,
     fit_iteration_time,
+    from_runs,
     phase_times,
     prediction_error,
     straggling,
 )
+from analysis.scaling.blocks import select
 from study.errors import AnalysisError
+from tests import planted as invented
+from tests.planted import as_frame
 
 TRUTH = {"alpha": 2.0e-4, "beta": 5.0e-5, "gamma": 1.0e-6, "cv": 0.05, "d0": 8.0e-4, "d1": 2.0e-6, "c0": 5.0e-3}
 TRUTH |= {"c1": 8.0e-6, "c2": 3.0e-5, "a": 9.0e-4, "b": 1.6e-6, "r": 0.0, "s0": 2.0e-3, "s1": 3.0e-4}
@@ -140,7 +144,7 @@ def test_an_interval_is_the_jackknife_of_blocks():
 def test_a_phase_that_took_no_time_is_refused():
     seen = planted(np.random.default_rng(0))
     without = seen.assign(learning_time_s=seen["learning_time_s"].where(seen.index != 3, 0.0))
-    with pytest.raises(AnalysisError, match=r"learning_time_s: must be > 0 in every run, .* got 0. Fix"):
+    with pytest.raises(AnalysisError, match=r"learning_time_s: must be > 0 in every run: .* got 0. Fix"):
         fit_iteration_time(without)
     idle = fit_iteration_time(seen.assign(rest_time_s=0.0))  # what lies between the phases may take none
     assert (idle.coefficients[:, [INDEX["r0"], INDEX["r1"]]] == 0).all()
@@ -170,3 +174,9 @@ def test_a_model_that_does_not_describe_its_runs_predicts_nothing():
     wild = seen.assign(**{each: seen[each] * jagged for each in TIMES})
     assert fit_iteration_time(wild).closure > MOST_OFF > fit_iteration_time(seen).closure
     assert prediction_error(seen[seen["num_env_runners"] < 4]) is None  # nothing to hold out of two scales
+
+
+def test_the_minibatch_of_a_run_is_what_all_its_learners_take_together():
+    rows = [invented.run(n, runners=n, minibatch_size=128, num_learners=learners) for n, learners in ((1, 0), (2, 2))]
+    (group,) = from_runs(select(as_frame(rows)).runs)
+    assert group[["num_learners", "minibatch_size"]].to_numpy().tolist() == [[1, 128], [2, 64]]

@@ -15,10 +15,11 @@ from analysis.answers import Answer, Fact
 from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import MOST, Report, make_report, to_html, write
+from analysis.report import MOST, Report, make_report, parse_formats, to_html, write
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
-from analysis.tables.table import Table, TableColumn, estimate, table_of, without_rows
+from analysis.tables.table import Table, TableColumn, estimate, table_of, text_table, without_rows, wrapped
+from study.errors import AnalysisError
 from study.statistics import Estimate, without_interval
 from tests import holdup
 from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
@@ -139,9 +140,11 @@ def test_csv_keeps_every_digit_and_says_the_rest_above():
 
 
 def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown():
-    text = TABLE.to_text(40)
-    assert max(map(len, text.splitlines())) <= 40
-    assert "[1.90, 1.96]" not in text.partition("\n  ")[2], "a narrow one leaves the intervals out"
+    natural = max(map(len, text_table(TABLE, 1_000).splitlines()))
+    assert text_table(TABLE, natural) == text_table(TABLE, 1_000)
+    assert "[1.90, 1.96]" not in text_table(TABLE, natural - 1), "a narrow one leaves the intervals out"
+    assert max(map(len, TABLE.to_text(40).splitlines())) <= 40
+    assert wrapped(f"{'x' * 30} well-known 5 %", 12) == f"{'x' * 30}\nwell-known\n5 %"
     frame = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]})
     many = Table(key="T2", title="", frame=frame, columns=(COLUMNS[3],), conclusion="")
     for text in (many.to_markdown(), many.to_latex(), Outline(many.to_html()).text):
@@ -384,6 +387,13 @@ def test_a_page_is_whole_and_asks_for_nothing(report):
     pictures = [named for tag, named in outline.seen if tag == "img"]
     assert len(pictures) >= 2
     assert all(named["alt"] for named in pictures)
+
+
+def test_formats_are_some_of_those_that_there_are():
+    assert parse_formats("csv, HTML,csv") == ("html", "csv")
+    for text in ("", "csv,pdf"):
+        with pytest.raises(AnalysisError, match="--format: must be some of html, csv, tex"):
+            parse_formats(text)
 
 
 def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
