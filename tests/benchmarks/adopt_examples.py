@@ -11,7 +11,6 @@ study is in the folder already is not run again.
 """
 
 import argparse
-import csv
 import json
 import re
 import subprocess
@@ -20,6 +19,8 @@ import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+
+import pandas as pd
 
 from study.adopted.loading import read_script
 from study.errors import SpaceError
@@ -112,13 +113,12 @@ def run(script: Path, name: str, arguments: str, out: Path, emulate: int | None)
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
         if not table.exists():
             return ("refused" if done.returncode == 2 else "failed"), said[-1]
-    with table.open() as stream:
-        rows = list(csv.DictReader(stream))
-    failed = [row for row in rows if row["status"] != "finished"]
-    if len(rows) == trials and not failed:
+    rows = pd.read_csv(table).fillna("")
+    failed = rows[rows["status"] != "finished"]
+    if len(rows) == trials and failed.empty:
         return "runs", ""
-    if failed:
-        return "failed", " ".join((failed[0].get("reason") or failed[0]["status"]).split())
+    if len(failed):
+        return "failed", " ".join((failed.iloc[0]["reason"] or failed.iloc[0]["status"]).split())
     return "failed", f"{len(rows)} of {trials} trials: {said[-1]}"
 
 

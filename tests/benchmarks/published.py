@@ -16,7 +16,6 @@ our mean. The last line is JSON. Settings that need what this program has not ar
 """
 
 import argparse
-import csv
 import json
 import math
 import subprocess
@@ -25,6 +24,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from study.records.records import Iteration, read_lines
 from study.space.published import Published, published
@@ -138,7 +139,7 @@ def _run(environment: str, entry: Published, engine: str, num_seeds: int, keep: 
 def returns_of(study: Path, entry: Published) -> list[float]:
     """Return the return of each seed, taken as the source takes it."""
     if entry.evaluation.episodes:
-        return [float(row["final_return"]) for row in _trials(study)]
+        return pd.read_csv(study / "trials.csv")["final_return"].to_list()
     trained: dict[int, list[Iteration]] = defaultdict(list)
     for line in read_lines(study / "records.jsonl"):
         if isinstance(record := line.record, Iteration):
@@ -164,13 +165,8 @@ def _of_training(iterations: Sequence[Iteration], entry: Published) -> float:
     return total / episodes if episodes else math.nan
 
 
-def _trials(study: Path) -> list[dict[str, str]]:
-    with (study / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def _row(environment: str, entry: Published, engine: str, study: Path) -> dict[str, Any]:
-    trials = _trials(study)
+    trials = pd.read_csv(study / "trials.csv")
     return {
         "source": entry.source,
         "environment": environment,
@@ -178,8 +174,8 @@ def _row(environment: str, entry: Published, engine: str, study: Path) -> dict[s
         "published": entry.mean,
         "spread": _spread(entry),
         **compare(returns_of(study, entry), entry),
-        "failed": sum(row["status"] != "finished" for row in trials),
-        "cpu_hours": sum(float(row["cpu_s_spent"] or 0) for row in trials) / 3600,
+        "failed": int((trials["status"] != "finished").sum()),
+        "cpu_hours": float(trials["cpu_s_spent"].sum()) / 3600,
         "differs": entry.differs,
     }
 
