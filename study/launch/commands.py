@@ -104,7 +104,7 @@ def launch(
         options["out"] = str(workdir / options["out"])
     options |= {"workdir": str(workdir), "name": checked_name(options["name"] or file.stem)}
     options["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
-    words_ = {"arguments": tuple(given), "scheduler_options": passed_on}
+    words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": passed_on}
     job = Job(launcher=where, space=str(file.resolve()), **words_, **options)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
