@@ -179,7 +179,10 @@ class NormalizedObservations(ConnectorV2):
         """Return the state that adds what all runners have seen to the base; their order has no influence."""
         seen = [each for state in states for each in zip(*state["added"], strict=True) if each[0] > 0]
         seen.sort(key=lambda each: (float(each[0]), each[1].tobytes(), each[2].tobytes()))
-        return {"base": list(functools.reduce(merged, seen, self._known()))}
+        total = self._known()
+        for each in seen:
+            total = merged(total, each)
+        return {"base": list(total)}
 
 
 def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
