@@ -90,8 +90,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         super().__init__(**kwargs)
         self._ended: Ended = []
         """Episodes since RLlib's metrics were fetched."""
-        self._reported: Ended = []
-        """Those whose metrics were fetched last."""
         self._statistics: NormalizedObservations | None = None
         """By which observations are normalised."""
         for piece in pieces_to_module(self) if self.env is not None else ():
@@ -177,10 +175,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
                 self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
         return self.metrics.reduce()
-
-    def _take_ended(self) -> Ended:
-        ended, self._reported = self._reported, []
-        return ended
 
     # --- sampling ----------------------------------------------------------------------------------------------
 
