@@ -46,13 +46,11 @@ def network_of(module: RLModule) -> Network:
     layers = dense_layers(module)
     if layers is None:
         forward = forward_of(module)
-        parameter = next(iter(module.parameters()), None)
-        device = "cpu" if parameter is None else parameter.device
 
         @torch.inference_mode()
         def by_torch(observations: Floats) -> Floats:
-            rows = torch.from_numpy(observations).to(device)
-            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
+            rows = torch.from_numpy(observations)
+            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].numpy()
             return outputs
 
         return by_torch
