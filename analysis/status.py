@@ -11,10 +11,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
@@ -38,10 +38,6 @@ _DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, Type
 """What reading damaged records can raise."""
 ENDS = {"until": "at the end of the stage that was asked for", "time budget": "out of time"}
 """Reason of a driver's end -> how the study stands, in words; other reasons are words themselves."""
-OF_RUNNING = (
-    *("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing", "summary"),
-)
-"""What JSON tells of a trial under way."""
 AT_THE_FLOOR = 0.05
 """Share of the way from floor to reference below which a trial has learnt nothing: the floor is the mean of random
 episodes, around which the means of a few others scatter."""
@@ -64,16 +60,10 @@ class Advice(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """An estimate in seconds, and what it rests on: trials left x median duration / trials at a time.
-
-    A running trial counts with the share that it has to go; `n` ended trials are behind the median.
-    """
+    """An estimate in seconds, trials left x median duration / trials at a time; `n` ended trials are behind it."""
 
     seconds: float
-    trials: float
-    median_s: float
     n: int
-    at_a_time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +76,6 @@ class Status:
         guessed: Whether the number of planned trials is a guess.
         stage: Stage that a hold-up study is at; empty for one without stages.
         counts: finished, failed, interrupted, running -> trials.
-        best_score: Highest score of a finished trial; None where none has one.
-        sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
         mirror: How far MLflow is; None for a packed study, which is mirrored to nowhere.
         problems: What could not be read, and what is shown nevertheless.
@@ -116,14 +104,6 @@ class Status:
     def num_ended(self) -> int:
         """Trials that are over for good."""
         return self.counts["finished"] + self.counts["failed"]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON values, of a trial what tells it from others and how far it is."""
-        named = {name: each and each._asdict() for name, each in (("mirror", self.mirror), ("left", self.left))}
-        running = [{name: getattr(row, name) for name in OF_RUNNING} for row in self.running]
-        advice = [each._asdict() for each in self.advice]
-        values = asdict(replace(self, running=(), mirror=None, left=None, advice=()))
-        return values | named | {"running": running, "advice": advice, "num_ended": self.num_ended}
 
 
 def read_status(path: str | Path, *, moment: float | None = None) -> Status:
@@ -279,7 +259,7 @@ def _state(ledger: Ledger, driver: Driver) -> str:
 
 
 def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
-    """Return how long the rest should take; None before a trial has finished.
+    """Return how long the rest should take, a running trial by the share that it has to go; None before the first end.
 
     `planned` trials, of a study with stages a guess; those `under_way` are among the `rows`.
     """
@@ -299,6 +279,4 @@ def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: 
     begun = min((row.started for row in [*ended, *under_way]), default=moment)
     busy = sum((row.ended_at or moment) - row.started for row in [*ended, *under_way])
     at_a_time = max(busy / max(moment - begun, 1e-9), len(under_way), 1.0)
-    median = statistics.median(durations)
-    seconds = trials * median / at_a_time
-    return TimeLeft(seconds=seconds, trials=trials, median_s=median, n=len(durations), at_a_time=at_a_time)
+    return TimeLeft(trials * statistics.median(durations) / at_a_time, len(durations))

@@ -4,10 +4,7 @@ It makes the description of the job from its options, shows what the job reserve
 it or runs it here.
 """
 
-import inspect
 import shlex
-import typing
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -15,8 +12,8 @@ import msgspec
 import typer
 
 from study.console import write
-from study.designs.registry import make_plan
-from study.errors import ExitCode, LaunchError
+from study.driver.opening import checked_name
+from study.errors import ExitCode, LaunchError, wrong_option
 from study.harmless import mask_credentials
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
 from study.launch.schedulers import LAUNCHERS, Launcher, clock
@@ -26,14 +23,12 @@ from study.options import (
     Set,
     Space,
     Trials,
-    checked_name,
-    checked_stage,
+    check_stage,
     command_app,
     examples,
     load,
     one_space,
-    seconds,
-    wrong_option,
+    with_options_of,
 )
 from study.records.files import write_atomically
 from study.space.space_file import find_space
@@ -45,17 +40,6 @@ LEAST_WALLTIME_S = 180
 app = command_app()
 
 
-def _with_options_of_a_job(function: Callable[..., None]) -> Callable[..., None]:
-    """Let a command have, besides parameters of its own, the options that stand with the fields of `Job`."""
-    signature, hints = inspect.signature(function), typing.get_type_hints(Job, include_extras=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    fields = [each for each in msgspec.structs.fields(Job) if typing.get_origin(hints[each.name]) is Annotated]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    given = [inspect.Parameter(each.name, kind, default=each.default, annotation=hints[each.name]) for each in fields]
-    function.__signature__ = signature.replace(parameters=[*own, *given])  # type: ignore[attr-defined]
-    return function
-
-
 @app.command(
     epilog=examples(
         "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
@@ -63,7 +47,7 @@ def _with_options_of_a_job(function: Callable[..., None]) -> Callable[..., None]
         "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
     ),
 )
-@_with_options_of_a_job
+@with_options_of(Job)
 def launch(
     context: typer.Context,
     where: Annotated[Literal["slurm", "oar", "ssh"], typer.Argument(help="What to use.")],
@@ -81,9 +65,10 @@ def launch(
     set_: Set = None,
     **options: Any,
 ) -> None:
-    """Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.
+    """Run a study as a job: SLURM, OAR, ssh.
 
-    `slurm` and `oar` submit a job, `ssh` runs on a list of hosts in the foreground.
+    It starts Ray on several nodes, resumes when requeued, and leaves nothing behind. `slurm` and `oar` submit a
+    job, `ssh` runs on a list of hosts in the foreground.
     """
     _check_options(context, where)
     first, *rest = words or [""]
@@ -93,35 +78,23 @@ def launch(
         raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
     file = find_space(one_space(named or None, space))
     spec = load(str(file), set_, trials)
-    if until is not None:
-        checked_stage(until, spec)
-    arguments = {
-        "--tracking-uri": asked_uri(tracking_uri),
-        "--optuna-storage": optuna_storage,
-        "--until": until,
-        "--trials": trials,
-    }
-    given = [word for option, value in arguments.items() if value is not None for word in (option, str(value))]
+    check_stage(until, spec)
+    arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
+    arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}
+    given = [word for option, value in arguments.items() if value is not None for word in (option, value)]
     given += [*(["--tensorboard"] if tensorboard else []), *(word for each in set_ or [] for word in ("--set", each))]
     workdir = Path(options["workdir"] or Path.cwd())
     if where in BATCH:  # which share files with this machine
         workdir = workdir.absolute()
         options["out"] = str(workdir / options["out"])
     options |= {"workdir": str(workdir), "name": checked_name(options["name"] or file.stem)}
-    text = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
-    job = Job(
-        launcher=where,
-        space=str(file.resolve()),
-        space_text=text,
-        arguments=tuple(given),
-        scheduler_options=passed_on,
-        **options,
-    )
+    options["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
+    words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": passed_on}
+    job = Job(launcher=where, space=str(file.resolve()), **words_, **options)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
         raise wrong_option("--walltime", rule=rule, got=job.walltime, fix="Raise it.")
-    seconds(job.wait, "--wait")
     raise typer.Exit(start(LAUNCHERS[where](job, folder), spec, only_print=print_))
 
 
@@ -137,12 +110,7 @@ def _check_options(context: typer.Context, where: str) -> None:
 
 
 def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
-    """Show what a job will be, and submit it or run it here; return the exit code.
-
-    Raises:
-        LaunchError: The scheduler refuses it, or does not say whether it took it.
-        ClusterError: The space's largest trial does not fit the nodes.
-    """
+    """Show what a job will be, and submit it or run it here; return the exit code."""
     _say_plan(launcher, spec)
     job, folder = launcher.job, launcher.folder
     texts = {JOB_FILE: msgspec.json.format(msgspec.json.encode(job), indent=1).decode()}
@@ -178,6 +146,8 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
 
 def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     """Say what is reserved and what the plan needs, and refuse what can never fit."""
+    from study.designs.registry import make_plan
+
     job, sizes = launcher.job, launcher.planned_cpus()
     known = [size for size in sizes if size is not None]
     limit = f", for at most {clock(job.walltime_s)}" if job.launcher in BATCH else ""
