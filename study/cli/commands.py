@@ -493,8 +493,7 @@ def doctor(
     from msgspec.structs import asdict
     from rich.text import Text
 
-    from study.doctor.asking import find_surroundings
-    from study.doctor.checks import judge
+    from study.doctor import find_surroundings, judge
 
     console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
     with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
