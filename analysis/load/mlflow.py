@@ -104,11 +104,7 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
     runs = client.search_runs(
         list(experiments), f"tags.`{ROLE}` = 'study'", max_results=_MOST, order_by=["attributes.start_time ASC"]
     )
-    found = [
-        (run, experiments[run.info.experiment_id])
-        for run in runs
-        if STUDY_ID in run.data.tags
-    ]
+    found = [(run, experiments[run.info.experiment_id]) for run in runs if STUDY_ID in run.data.tags]
     chosen = [
         (run, name)
         for run, name in found
