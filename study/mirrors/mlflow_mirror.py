@@ -147,17 +147,15 @@ class MlflowMirror(Mirror):
 
     def _find_or_create_experiment(self) -> str:
         """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
-        name, client = self.identity.name, self._client
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
-            database, location = sqlite_path(self.address), None
-            if database is not None:
-                location = str(database.parent / "mlruns" / re.sub(r"[^\w.-]", "_", name))
-            # Without the tag MLflow 3 opens the experiment as one of language models.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            return str(client.create_experiment(name, artifact_location=location, tags=tags))
-        return str(experiment.experiment_id)
+        experiment = self._client.get_experiment_by_name(self.identity.name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
+        database, folder = sqlite_path(self.address), re.sub(r"[^\w.-]", "_", self.identity.name)
+        location = None if database is None else str(database.parent / "mlruns" / folder)
+        # Without the tag MLflow 3 opens the experiment as one of language models.
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return str(self._client.create_experiment(self.identity.name, artifact_location=location, tags=tags))
 
     def _find_runs(self) -> None:
         """Learn which runs the study has, and leave one for itself and one for the latest attempt of each trial.
