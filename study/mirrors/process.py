@@ -237,12 +237,7 @@ def main(folder: str, parent: str) -> None:
     """Whether the process of an earlier driver has let go of the study."""
     with open(0, "rb", buffering=0) as stdin:
         while not all(mirror.done for mirror in mirrors):
-            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
-            for mirror in mirrors if is_ours else ():
-                if not mirror.done and mirror.due <= time.monotonic():
-                    advance(mirror, finishing=finishing, ended=True)
-                    mirror.done = mirror.done or not (patient or mirror.failure is None)
-            wait_s = min((each.due - time.monotonic() for each in mirrors if not each.done), default=0.0)
+            wait_s = min(each.due for each in mirrors if not each.done) - time.monotonic()
             if finishing:
                 time.sleep(max(wait_s, 0.0))
             elif select.select([stdin], [], [], min(max(wait_s, 0.0), _LOOK_S))[0] or os.getppid() != int(parent):
@@ -254,6 +249,11 @@ def main(folder: str, parent: str) -> None:
                 for mirror in mirrors:
                     mirror.answer, mirror.due = answer, 0.0
                 set_back(0)  # no trial runs any more
+            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
+            for mirror in mirrors if is_ours else ():
+                if not mirror.done and mirror.due <= time.monotonic():
+                    advance(mirror, finishing=finishing, ended=True)
+                    mirror.done = mirror.done or not (patient or mirror.failure is None)
     for mirror in mirrors:
         mirror.close()
 
