@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.errors import RecordError
+from study.errors import RecordError, wrong_option
 from study.harmless import one_line
-from study.options import wrong_option
 
 if TYPE_CHECKING:
     import gymnasium

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
-from study.errors import RecordError
+from study.errors import RecordError, wrong_option
 from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
-from study.options import say_that_it_runs, wrong_option
+from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit

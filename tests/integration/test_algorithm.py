@@ -10,7 +10,7 @@ from study.designs.holdup.arms import RLLIB_DEFAULTS
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError
-from study.planning.plan import remarks
+from study.planning import remarks
 from study.space.parameters import ALGORITHMS, PARAMETERS, attribute
 from study.space.spec import StudySpec
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
