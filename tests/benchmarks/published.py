@@ -25,9 +25,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
-
 import pandas as pd
+from pydantic import Field
 
 from study.records.records import Iteration, read_lines
 from study.space import published as files
