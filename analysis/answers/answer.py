@@ -243,7 +243,11 @@ class Answer:
         """Return the answer for a terminal, every line at most `width` letters long except commands and settings."""
         parts = [wrapped(self.sentence, width)]
         parts += [f"  {self.setting}"] if self.setting else []
-        parts += [wrapped(" ".join(self.facts), width)] if self.facts else []
+        parts += (
+            ["\n".join(wrapped(f"- {each}", width - 2).replace("\n", "\n  ") for each in self.facts)]
+            if self.facts
+            else []
+        )
         parts += [f"{wrapped(each.title, width)}\n{text_table(each, width)}" for each in self.tables]
         for each in self.unknown:
             text = wrapped(f"Not known: {each.text}", width)
@@ -254,7 +258,7 @@ class Answer:
         """Return the answer as Markdown: a note in MLflow, a cell of a notebook."""
         parts = [f"**{markdown(one_line(self.sentence))}**"]
         parts += [f"`{self.setting}`"] if self.setting else []
-        parts += [markdown(one_line(" ".join(self.facts)))] if self.facts else []
+        parts += ["\n".join(f"- {markdown(one_line(each))}" for each in self.facts)] if self.facts else []
         for table in self.tables:
             parts += [markdown(f"{table.title}. {table.shown().above}".strip()), markdown(pipes(table))]
         for each in self.unknown:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from study.space.parameters import SCALE
-from study.space.script import ScriptFacts
 from study.space.space_file import written
+from study.space.spec import ScriptFacts
 from study.text import listed
 
 BATCH, LR = "train_batch_size", "lr"

@@ -84,11 +84,7 @@ def in_block(
 ) -> list[Point]:
     """Return one block: the base, every point in random order, the base again.
 
-    Args:
-        points: What is run once.
-        base: What begins and ends the block.
-        rng: Of this block.
-        together: Points of an equal key follow one another, the keys in random order too.
+    Points of which `together` returns an equal key follow one another, the keys in random order too.
     """
     order = [points[at] for at in rng.permutation(len(points))]
     keys = list(dict.fromkeys(map(together, points)))
@@ -98,11 +94,7 @@ def in_block(
 
 
 def _check_clock(kinds: Iterable[TrialNeeds]) -> None:
-    """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`.
-
-    Raises:
-        ClusterError: Names the first of them and the ways out.
-    """
+    """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`."""
     if sharing := [each for each in kinds if each.label.timing != "measured"]:
         first = min(sharing, key=lambda each: each.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"

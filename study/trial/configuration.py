@@ -152,7 +152,7 @@ def _set_parameters(
     """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
 
     def has(name: str) -> bool:
-        return hasattr(config, attribute(name)) or not PARAMETERS[name].is_argument
+        return hasattr(config, attribute(name)) or PARAMETERS[name].set is not None
 
     sizes = {"minibatch_size"} & {*spec.traits.parameters}
     if config.total_train_batch_size != setting["train_batch_size"]:

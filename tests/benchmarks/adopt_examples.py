@@ -24,7 +24,7 @@ import pandas as pd
 
 from study.adopted.loading import read_script
 from study.errors import SpaceError
-from study.space.script import ScriptFacts
+from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,17 +23,71 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+from pydantic import Field
 
 from study.records.records import Iteration, read_lines
-from study.space.published import Published, published
+from study.space import published as files
+from study.space.domains import Section
+from study.space.parameters import Value
 
 ENGINES = {"fused": {"runner": "batched", "learner": "fused"}, "hosted": {"runner": "stock", "learner": "rllib"}}
 LEVEL = 0.95
 GLANCE = {"episodes": 20, "num_evaluations": 1}
 """Evaluation where the published return is of the training."""
+
+
+class EvaluationSource(Section):
+    """What a published return is the mean of: one of the three."""
+
+    episodes: int | None = None
+    """Greedy episodes of the trained policy."""
+    training_episodes: int | None = None
+    """The last episodes of the training."""
+    training_steps: int | None = None
+    """The episodes that ended in so many last steps of the training."""
+
+
+class Published(Section):
+    """A setting of PPO for one environment, in the parameters of this program, and the return published for it."""
+
+    source: str
+    project: str
+    """Repository on GitHub."""
+    version: str
+    """Commit."""
+    files: list[str]
+    """Where setting and return stand."""
+    parameters: dict[str, Value]
+    """All but the runners and their environments."""
+    model: dict[str, Any]
+    """Its network, as the section `model` of a space; a baseline has the network of the space."""
+    environment: dict[str, Any] = Field({})
+    """Other keys of the section `environment` by which it runs here."""
+    num_envs: int
+    """Environments in which it was published. Its batch is the same in any other number."""
+    env_steps: int
+    """Budget."""
+    evaluation: EvaluationSource
+    mean: float
+    sd: float | None = None
+    """Standard deviation, where it is published."""
+    n: int
+    """Of what `over` says."""
+    over: Literal["episodes", "seeds"]
+    """What `sd` and `n` are of: episodes of one agent, or seeds."""
+    lacks: str = ""
+    """What this program cannot do of it: no study can have it as a baseline."""
+    differs: str = ""
+    """What else is not the same here."""
+
+
+def published() -> Mapping[str, Mapping[str, Published]]:
+    """Return source -> environment -> what it publishes."""
+    entries = files.published().items()
+    return {source: {name: Published(**entry) for name, entry in here.items()} for source, here in entries}
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from study.designs.holdup.export import export_python
+from study.designs.holdup.certificate import export_python
 from study.exporting.script import plain_script
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
@@ -42,7 +42,7 @@ def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value
     theirs.validate()
     ours = config_of(spec, setting=setting, seed=5)
     assert theirs.total_train_batch_size == setting["train_batch_size"]
-    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].is_argument)}
+    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].set is None)}
     for name in options & vars(ours).keys():
         assert getattr(theirs, name) == getattr(ours, name), name
 

@@ -8,7 +8,7 @@ from ray import cloudpickle
 
 from study.adopted.loading import Adopted, read_script
 from study.errors import SpaceError
-from study.space.script import what_changed
+from study.space.spec import what_changed
 from tests.adopted import forked_readings
 
 PPO = """
@@ -169,7 +169,7 @@ config.logger_config = {"logdir": time.time_ns()}
     same_text = changed.model_copy(update={"source": changed.source.model_copy(update={"sha256": first.source.sha256})})
     old, new = (each.model_dump(mode="json") for each in (first, same_text))
     got, fix = what_changed(old, new)
-    assert got.endswith("other modules, settings") and "Restore what it imports" in fix
+    assert got.endswith("other modules, settings") and "and the modules" in fix
 
 
 def test_environments_registered_in_the_script_travel_with_it(read):

@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 from study.adopted.writing import space_text
 from study.cli.commands import app
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts
 from study.space.space_file import read_text
+from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.script_facts import facts as script_facts
 
@@ -30,7 +30,7 @@ def facts(**changes) -> ScriptFacts:
 def read_back(text: str, of: ScriptFacts):
     source = read_text(text, name="my_space.yaml")
     source.content["script"] = of.model_dump(mode="json")
-    return parse_space(source, asked=True)
+    return parse_space(source)
 
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
@@ -85,12 +85,6 @@ def test_the_budget_is_the_scripts_own_limit(stop, algorithm, budget):
     known = facts(stop=stop, base_algorithm=algorithm, algorithm=algorithm)
     spec = read_back(space_text(known, config="my_train.py", runners=(1,)), known)
     assert (spec.budget.env_steps, spec.budget.time_s) == budget
-
-
-def test_a_stop_criterion_of_another_environment_is_no_target():
-    for judged, target in (("{env: Easy-v0}", None), ("{explore: False}", 400)):
-        known = facts(stop={"env_runners/episode_return_mean": 400.0}, settings={"evaluation_config": judged})
-        assert read_back(space_text(known, config="my_train.py"), known).environment.target == target
 
 
 SCRIPT = """

@@ -131,7 +131,7 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 
 LOADS = {
     "reading and planning": {
-        "study study.cli.commands study.planning study.space.reference": LIBRARIES,
+        "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
         "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
     },

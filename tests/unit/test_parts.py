@@ -20,7 +20,7 @@ from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import facts_of, refusals
-from study.space.script import ScriptFacts
+from study.space.spec import ScriptFacts
 from study.trial.configuration import apply
 from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics

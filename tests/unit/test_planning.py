@@ -45,7 +45,9 @@ def test_baselines_without_a_scale_come_first_at_every_scale_and_a_grid_has_ever
     requests = requests_of(spec(search__baselines=baselines, search__num_trials=9))
     first = [(request.name, request.num_env_runners) for request in requests[:5]]
     assert (first[:4], first[4][0]) == ([("a", 1), ("a", 2), ("a", 4), ("b", 4)], None)
-    assert all(request.given == {"lr": 0.001} for request in requests[:3])
+    # What a baseline leaves out is this project's default, or the middle of the space where that is outside.
+    assert all(request.setting["lr"] == 0.001 for request in requests[:3])
+    assert requests[0].setting["train_batch_size"] == 400 and requests[3].setting["lr"] == 3e-4
     ranges = {"parameters__train_batch_size": [200, 400], "parameters__lr": [0.1, 0.2, 0.3]}
     requests = requests_of(spec(search__sampler="grid", search__num_trials=None, **ranges))
     cells = {(each.num_env_runners, each.seed, *sorted(each.given.items())) for each in requests}
@@ -240,6 +242,8 @@ def test_guesses_follow_what_costs_time():
     measured = Speeds(step_s=2e-3, episode_steps=100.0)
     played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
     assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
+    unplayed = seconds(speeds=replace(measured, episode_steps=None), **played)
+    assert seconds(speeds=measured, **played) - unplayed == pytest.approx(10 * 5 * 100 * (2e-3 + 30e-6))
     assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
 

@@ -10,8 +10,7 @@ from study.adopted.loading import load_space
 from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.errors import ExitCode
-from study.space.parsing import parse_space
-from study.space.reference import field_reference
+from study.space.parsing import field_reference, parse_space
 from study.space.space_file import SHIPPED, read_text
 from tests.spaces import cluster
 
