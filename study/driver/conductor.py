@@ -64,8 +64,8 @@ class Fault(NamedTuple):
     """How a trial ended that did not finish."""
 
     reason: str
-    loss: Literal["node", "process"] | None = None
-    """What died under it."""
+    loss: Literal["node", "process", "memory"] | None = None
+    """What died under it; `memory`: Ray ended it as its node had none left."""
     way: str = ""
     """What failures of one kind have in common, such as the line of a person's code; empty: the reason without its
     digits, since steps, runners, addresses and values differ."""

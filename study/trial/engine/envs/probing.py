@@ -13,9 +13,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -118,15 +118,8 @@ def comes_with_gymnasium(env_id: str) -> bool:
 # --- whether it works ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spaces:
-    """What the network sees and what it answers.
-
-    Attributes:
-        observation_space: A float32 `Box`. An image, shape (height, width, channels), in [0, 1]; another 3-D
-            array of floats as it is; anything else flat, shape (features,).
-        action_space: `Discrete`, `MultiDiscrete` or a float `Box`.
-    """
+class Spaces(NamedTuple):
+    """What the network sees, a float32 `Box`, and what it answers: `Discrete`, `MultiDiscrete` or a float `Box`."""
 
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
@@ -140,7 +133,7 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
-    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset and stepped", _TRY
+    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset, stepped and closed", _TRY
     try:
         return _called(spec, _probe, spec) if apart else _probe(spec)
     except Unusable as unusable:

@@ -10,6 +10,7 @@ import copy
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -26,7 +27,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import metrics as names
 
 from study.ray_private import maker_of, pieces_to_module
-from study.trial.engine.envs.environments import EnvFactory, EnvPoolLanes, GymnasiumLanes, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
 from study.trial.engine.extensions import NormalizedObservations, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
@@ -35,19 +36,6 @@ from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, 
 Array = npt.NDArray[Any]
 _Ends = list[list[tuple[int, Array]]]
 """Of each lane: (row after its last step, last observation) of every episode that ended in a fragment."""
-
-_DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
-
-
-class VectorSpaces:
-    """What RLlib asks of a runner's vector environment: its spaces, and to be closed."""
-
-    def __init__(self, envs: GymnasiumLanes | EnvPoolLanes) -> None:
-        self.num_envs, self.close = envs.num_envs, envs.close
-        self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
-        self.observation_space = gymnasium.vector.utils.batch_space(envs.observation_space, envs.num_envs)
-        self.action_space = gymnasium.vector.utils.batch_space(envs.action_space, envs.num_envs)
-        self.unwrapped = self
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +78,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         super().__init__(**kwargs)
         self._ended: Ended = []
         """Episodes since RLlib's metrics were fetched."""
-        self._reported: Ended = []
-        """Those whose metrics were fetched last."""
         self._statistics: NormalizedObservations | None = None
         """By which observations are normalised."""
         for piece in pieces_to_module(self) if self.env is not None else ():
@@ -109,10 +95,19 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         if seed is None:  # every run shall differ, as in RLlib
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._envs = make_lane_envs(_maker(self.config, self), [lane_seed(seed, *lane) for lane in self.lanes])
-        self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
+        self.num_envs = num_envs = self._envs.num_envs
         self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]
-        self._lane_steps = [0] * self.num_envs
+        self._lane_steps = [0] * num_envs
         observation_space, action_space = self._envs.observation_space, self._envs.action_space
+        self.env = SimpleNamespace(  # what RLlib asks of a runner's vector environment
+            num_envs=num_envs,
+            close=self._envs.close,
+            single_observation_space=observation_space,
+            single_action_space=action_space,
+            observation_space=gymnasium.vector.utils.batch_space(observation_space, num_envs),
+            action_space=gymnasium.vector.utils.batch_space(action_space, num_envs),
+        )
+        self.env.unwrapped = self.env
         self._rule = action_rule(action_space)
         self._scale = scaling_for_environment(
             action_space, normalize_actions=self.config.normalize_actions, clip_actions=self.config.clip_actions
@@ -178,10 +173,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
         return self.metrics.reduce()
 
-    def _take_ended(self) -> Ended:
-        ended, self._reported = self._reported, []
-        return ended
-
     # --- sampling ----------------------------------------------------------------------------------------------
 
     def _steps_of_lanes(self) -> list[int]:
@@ -241,7 +232,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             outputs[:] = network(rows.observations[row, :num])
             chosen = rule.greedy(outputs) if noise is None else rule.choose(outputs, noise[row, :num])
             if continuous and not np.isfinite(chosen).all():
-                raise DivergedError(_DIVERGED)  # before an environment gets to see it
+                raise _diverged(rows.observations[: row + 1])  # before an environment gets to see it
             rows.actions[row, :num] = chosen
             received = (each[row, :num] for each in (rows.rewards, rows.terminated, rows.truncated))
             ended = step(scale(chosen), seen, *received)
@@ -251,7 +242,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 ends[lane].append((row + 1, last))
         _check_finite(rows.observations, *(last for own in ends for _, last in own))
         if not np.isfinite(rows.inputs).all():
-            raise DivergedError(_DIVERGED)
+            raise _diverged(rows.observations)
         rows.log_probs[:] = rule.log_prob(rows.inputs, rows.actions)
         return rows, ends
 
@@ -325,6 +316,13 @@ def _maker(config: AlgorithmConfig, runner: Measuring) -> Any:
     # Each lane gets the number of its own runner, whichever process steps it.
     runners, number = iter([each for each, _ in runner.lanes]), layout_of(config).num_env_runners
     return lambda: creator(EnvContext(config.env_config, worker_index=next(runners), num_workers=number))
+
+
+def _diverged(observations: Array) -> ValueError:
+    """Return what to raise where a policy answers no finite number: its observations may be the cause."""
+    _check_finite(observations)
+    largest = f"the largest observation so far was {np.abs(observations).max():.3g}"
+    return DivergedError(f"the policy must answer finite numbers, it does not: the training diverged; {largest}")
 
 
 def _check_finite(*observations: Array) -> None:
