@@ -192,16 +192,14 @@ def _print_plan(console: Console, spec: StudySpec, address: str | None, name: st
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning.plan import remarks
     from study.trial.engine.envs.probing import probe_study, speeds_of
-    from study.trial.settling import check_overrides
 
-    spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
+    if spec.script is None:  # a script's environment was made when it was read
+        probe_study(spec, source)
     if (joined := resolve_address(address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(joined) as shape:
             pass
-    if spec.rllib and spaces is not None:  # only then is RLlib imported
-        check_overrides(spec, spaces)
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
     plan = make_plan(spec, replace(shape, speeds=speeds))

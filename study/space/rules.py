@@ -73,7 +73,7 @@ LEFT_OUT: tuple[Row, ...] = (
     ("config_args", lambda s: s.config is None, "needs `config`", "Add config:, or remove it."),
     ("config", lambda s: s.script is None, "the script must be read first",
      "Start the study by the command, or by study.load_space."),
-    (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
+    (f"model evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's",
      "Remove it, and say it in the script."),
     (" ".join(f"parameters.{name}" for name in RULES), lambda s: not s.traits.is_on_policy,
      "means nothing for {s.algorithm}, which learns from a replay buffer", _REMOVE),

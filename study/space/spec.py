@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticKnownError
 
-from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section, inner_model
+from study.space.domains import Choices, Domain, ParametersSpec, Range, Section, inner_model
 from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
 from study.space.published import published_setting
 from study.space.script import ScriptFacts
@@ -101,8 +101,6 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
-    rllib: dict[str, Arguments] = Field({})
-    """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
     @model_validator(mode="before")
     @classmethod

@@ -86,7 +86,6 @@ def test_a_wrong_option_is_refused(options, expected):
     ("options", "kind", "words"),
     [
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
-        (["--set", "rllib.trainin.lr_=0.1"], SpaceError, "Did you mean 'training'?"),
         (["--resume"], SpaceError, "--resume: "),
         (["--tracking-uri", "file:///tmp/x"], TrackingError, "tracking URI: "),
         (["--tracking-uri", "http://127.0.0.1:9"], TrackingError, "tracking URI http://127.0.0.1:9: "),

@@ -27,7 +27,6 @@ from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, StudyError, TrackingError
 from study.evaluating.playing import ChosenPolicy, evaluate_policy, find_policy, random_policy
-from study.exporting import script
 from study.harmless import csv_cell, markdown, mask_credentials, printable
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
 from study.records.derived import pack, write_table
@@ -406,12 +405,3 @@ def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(nam
     assert out.parent.parent.as_posix() == "studies"
     assert ".." not in out.parts
     assert out.parent.name not in ("", ".", "..")
-
-
-def test_an_exported_script_holds_no_code_of_a_study_s_folder():
-    def given(training):
-        return spec().model_copy(update={"rllib": {"training": training}})
-
-    with pytest.raises(StudyError, match="become names in the script"):
-        script._check_rllib_can(given({"x=1); import os; dict(y": 1}))
-    script._check_rllib_can(given({"use_kl_loss": True}))

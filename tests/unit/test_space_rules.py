@@ -115,7 +115,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SCRIPTED, "environment.id: Pendulum-v1", "", "Pendulum-v1"),
     (SCRIPTED, "environment.step_wait_ms: 2", "", "2.0"),
     (SEARCH, "environment.process: own", "parameters.num_envs_per_env_runner", ""),
-    (SCRIPTED, "rllib.training: {use_gae: true}", "rllib", ""),
     (OF_SAC, "parameters.steps_per_env_runner: 9", "", "9"),
     (SCHEDULED, "parameters.grad_clip: 1.0", "", ""),
     (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", "the script's schedule of lr"),
