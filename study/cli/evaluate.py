@@ -12,7 +12,6 @@ from study.options import AsJson, command_app, examples, wrong_option
 from study.text import count, significant
 
 if TYPE_CHECKING:
-    from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
 
 app = command_app()
@@ -60,8 +59,8 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Film the first 3 episodes, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's clips/ it "
-            "goes to MLflow with the next `sync`.",
+            help="Film it from the first episode on, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's "
+            "clips/ it goes to MLflow with the next `sync`.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -72,7 +71,6 @@ def evaluate(
     """
     from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 
-    console = terminal()
     if random and (trial is not None or stochastic is not None):
         option = "--trial" if trial is not None else "--stochastic/--deterministic"
         raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
@@ -82,12 +80,11 @@ def evaluate(
         seed=seed,
         stochastic=stochastic,
         video=video,
-        on_numbers=(lambda _: None) if as_json else (lambda evaluated: print_numbers(console, evaluated)),
     )
     if as_json:
         write_json(evaluated.to_json())
-    elif evaluated.film is not None:
-        print_film(console, evaluated.film)
+    else:
+        print_numbers(terminal(), evaluated)
 
 
 def print_numbers(console: Console, evaluated: "Evaluated") -> None:
@@ -126,12 +123,5 @@ def print_numbers(console: Console, evaluated: "Evaluated") -> None:
         chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
         say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
 
-
-def print_film(console: Console, film: "Film") -> None:
-    """Print where the film is and what it shows."""
-    end = "" if all(film.whole) else ", not all to their end"
-    say(console, f"Film: {film.file} ({count(len(film.whole), 'episode')}{end}; {film.seconds:.1f} s)")
-    if film.unlike:
-        numbers = ", ".join(str(episode + 1) for episode in film.unlike)
-        what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."
-        say(console, f"{what} Fix: draw from its np_random alone.")
+    if evaluated.film is not None:
+        say(console, f"Film: {evaluated.film}")
