@@ -21,7 +21,7 @@ from study.driver.conductor import Conductor, Loss
 from study.errors import StudyError, TrialError, TrialLostError
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
-from study.trial.messages import RESULT, STARTED, TrialResult
+from study.trial.messages import RESULT, TRIAL, TrialResult
 
 logger = logging.getLogger(__name__)
 _LONGEST = 500
@@ -94,7 +94,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
-        number = trial.config[STARTED].trial
+        number = trial.config[TRIAL].started.trial
         with _ending_early(self._conductor):
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
@@ -103,7 +103,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record a failure with its reason; a trial that lost its node or a process is taken back."""
-        conductor, number, said, error = self._conductor, trial.config[STARTED].trial, "", None
+        conductor, number, said, error = self._conductor, trial.config[TRIAL].started.trial, "", None
         with _ending_early(conductor):
             with contextlib.suppress(OSError, TypeError):  # there is no file where no process of Ray's failed
                 said = Path(trial.error_file).read_text()
