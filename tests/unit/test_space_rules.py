@@ -169,7 +169,6 @@ BROKEN_BY_NEW_STUDIES: list[tuple[Mapping[str, Any], str, str, str]] = [
 KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "parameters.minibatch_size: 800"),
     (SEARCH, "environment.target: 500"),
-    (SEARCH, "rllib.training.shuffle_batch_per_epoch: false"),
     (SEARCH, "parameters.train_batch_size: [8, 800], parameters.minibatch_size: 8"),
     (SEARCH, "parameters.num_env_runners: [1, 400]"),  # 800 lanes
     (SEARCH, "parameters.train_batch_size: 333"),  # the batched runner fills any batch to the step
