@@ -194,20 +194,15 @@ def plain_script(
     module, colon, name = spec.environment.id.partition(":")
     calls = _calls(spec, setting)
     script = environment.get_template("script.py.j2").render(
-        algorithm=spec.algorithm,
+        spec=spec,
         seed=seed,
         judged=("stochastic" if spec.evaluation.stochastic else "greedy") if spec.learns else "",
         # `module:name` is a class of the person's own, or an id that the module registers.
         module=module if colon else "",
         name=name if colon else spec.environment.id,
-        kwargs=spec.environment.kwargs,
-        max_episode_steps=spec.environment.max_episode_steps,
-        step_wait_ms=spec.environment.step_wait_ms,
         calls=calls,
         extensions=extensions_of(dict(calls)["learners"]),
-        env_steps=spec.budget.env_steps,
         iterations=iterations,
-        time_s=spec.budget.time_s,
     )
     return f"{comment(header)}\n\n{script}"
 
