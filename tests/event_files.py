@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorboardX.proto import event_pb2 as event
 from tensorboardX.record_writer import masked_crc32c as checksum
 
-from study.mirrors.tensorboard import tag_of
+from study.mirrors.boards import tag_of
 from study.records.folder import StudyFolder
 from study.records.records import TrialStarted, read_lines
 from tests.integration.mlflow_tools import expected_points
@@ -37,17 +37,10 @@ def event_files(folder: StudyFolder) -> dict[str, Path]:
     return {file.parent.name: file for file in files}
 
 
-def values_of(file: Path):
-    """Yield (event, value) of every summary."""
-    for each in read_events(file):
-        for value in each.summary.value:
-            yield each, value
-
-
 def scalars(file: Path) -> Points:
     points: Points = defaultdict(list)
-    for each, value in values_of(file):
-        if value.WhichOneof("value") == "simple_value":
+    for each in read_events(file):
+        for value in each.summary.value:
             points[value.tag].append((each.step, value.simple_value, each.wall_time))
     return {tag: sorted(values) for tag, values in points.items()}
 

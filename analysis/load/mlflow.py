@@ -19,7 +19,7 @@ from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
 from study.harmless import mask_credentials, one_line
-from study.mirrors.mlflow_mirror import DUPLICATE, NUM_RECORDS, ROLE, STUDY_ID, SUPERSEDED
+from study.mirrors.mlflow_mirror import NUM_RECORDS, ROLE, STUDY_ID
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 
@@ -104,11 +104,7 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
     runs = client.search_runs(
         list(experiments), f"tags.`{ROLE}` = 'study'", max_results=_MOST, order_by=["attributes.start_time ASC"]
     )
-    found = [
-        (run, experiments[run.info.experiment_id])
-        for run in runs
-        if STUDY_ID in run.data.tags and not {SUPERSEDED, DUPLICATE} & run.data.tags.keys()
-    ]
+    found = [(run, experiments[run.info.experiment_id]) for run in runs if STUDY_ID in run.data.tags]
     chosen = [
         (run, name)
         for run, name in found

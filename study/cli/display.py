@@ -161,8 +161,8 @@ def trial_line(row: TrialRow, design: "Design") -> str:
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
-def show(console: Console, status: Status) -> None:
-    """Print how far a study is, what runs now, and what a person should know or type."""
+def show(console: Console, status: Status, *, at_end: bool = False) -> None:
+    """Print how far a study is, what runs now, and what a person should know or type; `at_end` of its own driver."""
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
     console.print(
@@ -187,7 +187,8 @@ def show(console: Console, status: Status) -> None:
     if status.silence_s is not None:
         last = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.moment - status.silence_s))
         since = f"last record {f'{duration(status.silence_s)} ago' if status.silence_s < 86_400 else last}"
-    say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
+    if not at_end:
+        say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
     for each in status.advice:
         say(console, f"! {each.text}")
         if each.command:
@@ -226,7 +227,7 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
     else:
         now = read_status(folder.path)
         shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
-        show(console, replace(now, advice=shown))
+        show(console, replace(now, advice=shown), at_end=True)
         say(console, f"Engine: {engines_in_words(row.engine for row in result.rows)}")
     uri = mask_credentials(identity.tracking_uri)
     experiment = MlflowMirror(folder).state.experiment_id

@@ -10,6 +10,7 @@ from study.mirrors.process import sync as catch_up
 from study.options import Study, command_app, examples
 from study.records.files import check_own
 from study.records.folder import StudyFolder
+from study.text import count
 
 app = command_app()
 
@@ -40,9 +41,10 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
     for mirror in mirrors_of(folder):
         try:
             mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
-            yield f"{mirror.name} is up to date: {catch_up(mirror)} records sent."
+            lacked = catch_up(mirror)
+            yield f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else ".")
         except StudyError as error:
             failed.append(error)
-    yield from map(str, failed[1:])
+    yield from map(str, failed[:-1])
     if failed:
-        raise failed[0]
+        raise failed[-1]

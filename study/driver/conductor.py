@@ -23,7 +23,8 @@ from study.machine.load import NodeLoad
 from study.planning.needs import label_at_start
 from study.planning.plan import Plan
 from study.records.derived import write_table
-from study.records.folder import StudyFolder, unpack_policy, usable
+from study.records.files import usable
+from study.records.folder import StudyFolder, unpack_policy
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import (
     Evaluation,

@@ -225,9 +225,9 @@ class _Session:
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
         reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
         for report in reports:
-            if not report.drained:
+            if report.reason:
                 self.display.note(
-                    f"{report.name} lacks up to {report.behind} records ({report.reason or 'it is slow'}); "
+                    f"{report.name} lacks up to {report.behind} records ({report.reason}); "
                     f"catch up with: python -m study sync {shlex.quote(str(self.folder.path))}"
                 )
         return StudyResult(

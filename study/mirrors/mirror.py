@@ -8,11 +8,10 @@ nothing. What is shown follows from the records alone, never from the moment of 
 import contextlib
 import math
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -35,25 +34,22 @@ from study.records.records import (
     Whole,
     read_lines,
 )
-
-IMPORTING = threading.Lock()
-"""Held while an engine is imported: mirrors have threads, and engines import each other."""
+from study.space.spec import StudySpec
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """How far a mirror has come: its file in the study's folder."""
+    """How far a mirror has come: its file in the study's folder.
+
+    Byte and number of the next record, the process that wrote it, why the place does not take the study now; and the
+    study's experiment and run in MLflow.
+    """
 
     offset: Whole = 0
-    """Byte of the records file at which the next record begins."""
     seq: Whole = 0
-    """Number of the next record."""
     pid: Whole = 0
-    """Process of the mirror that wrote it."""
     error: str = ""
-    """Why the place does not take the study now."""
     experiment_id: str = ""
     parent_run_id: str = ""
-    """The study's run in MLflow."""
 
 
 class Mirror(ABC):
@@ -67,7 +63,10 @@ class Mirror(ABC):
         folder: The study.
         address: Of the place; empty where the study has none of this kind.
         opened: Whether the study was found or created there since the last failure.
+        last: The last line that was sent, and `ledger` the state of the study up to there.
         failure: Why the place did not take the last records; None where it did.
+        due: When to try again, on the clock of `time.monotonic`; `delay_s` later where that fails.
+        done: Whether nothing more is to be sent.
         answer: What the study says, as Markdown, for a place that shows it.
     """
 
@@ -77,30 +76,35 @@ class Mirror(ABC):
     chunk: ClassVar[int] = 500
 
     def __init__(self, folder: StudyFolder) -> None:
-        self.folder, self.address, self.opened = folder, self.address_of(folder), False
+        self.folder, self.identity, self.opened, self.answer = folder, folder.identity(), False, ""
+        self.last: Line | None = None
+        self.ledger, self.done, self.due, self.delay_s = Ledger(), False, 0.0, 1.0
         self.failure: StudyError | None = None
-        self.answer = ""
         self.state_file = folder.path / f"mirror{'' if self.key == 'mlflow' else f'-{self.key}'}.json"
-        self._most, self._seq, self._offset = self.chunk, 0, self.state.offset
 
-    @classmethod
+    @cached_property
+    def spec(self) -> StudySpec:
+        """The space."""
+        return self.identity.parse()
+
+    @property
     @abstractmethod
-    def address_of(cls, folder: StudyFolder) -> str:
-        """Return the address that belongs to the study; empty where it has none of this kind."""
+    def address(self) -> str:
+        """The address that belongs to the study; empty where it has none of this kind."""
 
     @abstractmethod
-    def open(self) -> tuple[int, int]:
-        """Find or create the study in the place; return byte offset and number of the first record to send.
+    def open(self) -> None:
+        """Find or create the study in the place; pass over, with `shown`, the records that are there already.
 
-        Called again after every failure: nothing that was sent before is known to be there.
+        Called again after every failure, with an empty ledger: nothing that was sent before is known to be there.
         """
 
     @abstractmethod
     def send(self, lines: list[Line]) -> None:
-        """Show some records; those that were shown before change nothing."""
+        """Show some records, by `shown`; those that were shown before change nothing."""
 
-    def show_status(self, *, ended: bool) -> None:  # noqa: B027 (not every place has it)
-        """Show the study as running or as ended, where the place has a status for it."""
+    def end(self) -> None:  # noqa: B027 (not every place has it)
+        """Show the study as ended, where the place has a status for it."""
 
     def close(self) -> None:  # noqa: B027 (not every place has it)
         """Close the connection to the place."""
@@ -122,35 +126,50 @@ class Mirror(ABC):
     def behind(self) -> int:
         """Complete records that the place has not got, as far as this is known: at most so many."""
         with contextlib.suppress(FileNotFoundError), self.folder.records.open("rb") as file:
-            file.seek(max(self._offset, 0))
+            file.seek(max(self.state.offset, 0))
             return sum(line.endswith(b"\n") for line in file)
         return 0
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        """Byte offset and number of the next record to send."""
+        return (self.last.end, self.last.seq + 1) if self.last else (0, 0)
 
     def step(self) -> int:
         """Send some of the next records and return their number; 0 at the end of the records.
 
-        Whatever the place raises when it is away passes through; nothing is lost by it, call again. Fewer records are
-        then tried, so that a slow server can take them before the client times out.
+        Whatever the place raises when it is away passes through; nothing is lost by it, call again.
 
         Raises:
             RecordError: The records cannot be trusted.
         """
-        try:
-            if is_new := not self.opened:
-                self._offset, self._seq = self.open()
-                self.opened = True
-            lines = list(islice(read_lines(self.folder.records, offset=self._offset, first_seq=self._seq), self._most))
-            self.send(lines)
-            if lines:
-                self._offset, self._seq = lines[-1].end, lines[-1].seq + 1
-            if lines or is_new:
-                self.note(offset=self._offset, seq=self._seq)
-        except Exception:
-            self.opened = False
-            self._most = max(self._most // 2, 1)
-            raise
-        self._most = min(self._most * 2, self.chunk)
+        is_new, self.opened = not self.opened, False
+        if is_new:
+            self.ledger, self.last = Ledger(), None
+            self.open()
+        offset, seq = self.cursor
+        lines = list(islice(read_lines(self.folder.records, offset=offset, first_seq=seq), self.chunk))
+        self.send(lines)
+        if lines or is_new:
+            offset, seq = self.cursor
+            self.note(offset=offset, seq=seq)
+        self.opened = True
         return len(lines)
+
+    def shown(self, lines: Iterable[Line]) -> Iterator[tuple[Line, list["Point"]]]:
+        """Yield each line with the points that it adds to its trial, and take it into the ledger thereafter.
+
+        What an attempt said after another one had replaced it is passed over.
+        """
+        for line in lines:
+            self.last, record, points = line, line.record, list[Point]()
+            if isinstance(record, OfTrial) and not isinstance(record, TrialStarted):
+                row = self.ledger.rows.get(record.trial)
+                if row is not None and row.attempt != record.attempt:
+                    continue
+                points = [] if row is None else points_of(line, row)
+            yield line, points
+            fold_lines([line], self.folder.records, self.ledger)
 
 
 # --- points -----------------------------------------------------------------------------------------------------------
@@ -172,29 +191,8 @@ def milliseconds(time_s: float) -> int:
     return round(time_s * 1000)
 
 
-def shown(lines: Iterable[Line], ledger: Ledger, records: Path) -> Iterator[tuple[Line, list[Point]]]:
-    """Yield each line with the points that it adds to its trial, and take it into the ledger thereafter.
-
-    What an attempt said after another one had replaced it is passed over.
-    """
-    for line in lines:
-        record, points = line.record, list[Point]()
-        if isinstance(record, OfTrial) and not isinstance(record, TrialStarted) and record.trial in ledger.rows:
-            row = ledger.rows[record.trial]
-            if row.attempt != record.attempt:
-                continue
-            points = points_of(line, row)
-        yield line, points
-        fold_lines([line], records, ledger)
-
-
 def points_of(line: Line, row: TrialRow) -> list[Point]:
-    """Return what a record of a trial adds to its metrics; nothing for a quantity that does not exist.
-
-    Args:
-        line: The record.
-        row: The trial as it was before the record.
-    """
+    """Return what a record adds to the metrics of its trial, as which `row` was before; only quantities that exist."""
     record, time_ms, step = line.record, milliseconds(line.time), 0
     values: Metrics = {}
     match record:
@@ -207,30 +205,29 @@ def points_of(line: Line, row: TrialRow) -> list[Point]:
         case TrialEnded():
             # The last iteration has said some of it, at the same step.
             said = _values_of(row.last_iteration) if row.last_iteration else {}
+            missing = object()
             values = {
                 name: value
                 for name, value in record.summary.items()
-                if name in METRICS and (name not in said or said[name] != value)
+                if name in METRICS and said.get(name, missing) != value
             }
             step = max((each.env_steps for each in (row.last_iteration, row.last_evaluation) if each), default=0)
             # MLflow's latest value has the largest (step, time): that of the summary must be after the last one's.
             time_ms = max(time_ms, milliseconds(row.last_seen) + 1)
-    return [
-        Point(key, float(value), time_ms, step)
-        for key, value in values.items()
-        if value is not None and math.isfinite(value)
-    ]
+    known = {key: value for key, value in values.items() if value is not None and math.isfinite(value)}
+    return [Point(key, float(value), time_ms, step) for key, value in known.items()]
 
 
 def _values_of(record: Iteration) -> Metrics:
-    metrics, episodes = record.metrics, record.metrics.get("num_episodes")
+    metrics = record.metrics
     values = {
         name: value
         for name, value in metrics.items()
         if name.startswith(CUSTOM)
         or (name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored)
     }
-    if episodes and (total := metrics.get("episode_return_sum")) is not None:
+    episodes, total = metrics.get("num_episodes"), metrics.get("episode_return_sum")
+    if episodes and total is not None:
         values["training_return"] = total / episodes
     so_far = {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
     return values | so_far | {"env_steps_per_s": metrics.get("env_steps_per_s")}

@@ -4,8 +4,7 @@ What a kill leaves between MLflow and the state of its mirror is sent again, and
 of equal key, time, step and value once, and runs are known by their tags. The records themselves go along as an
 artifact of the study's run, by which `analysis` reads the study from MLflow.
 
-A trial's run that somebody deletes stays deleted. Without the study's own run, or its experiment, MLflow gets nothing
-until it is restored there.
+A trial's run that somebody deletes stays deleted; the study's own is made anew.
 """
 
 import contextlib
@@ -19,20 +18,21 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from study.engine import UNKNOWN, engine_of_space
-from study.errors import TrackingError
 from study.harmless import markdown, mask_arguments, mask_credentials, printable
-from study.mirrors.mirror import Mirror, Point, milliseconds, shown
-from study.mirrors.tracking_uri import mlflow_client, reached, sqlite_path
+from study.mirrors.mirror import Mirror, Point, milliseconds
+from study.mirrors.tracking_uri import mlflow_client, reach, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
 from study.space.spec import StudySpec
+from study.text import count
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +45,6 @@ _MOST_RUNS = 50_000
 
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
 """Tags by which a run is found again."""
-SUPERSEDED, DUPLICATE = "superseded", "duplicate"
-"""Tags on deleted runs: why they were deleted."""
 Key = tuple[int, int]
 """Trial and attempt."""
 STUDY: Key = (-1, 0)
@@ -57,9 +55,11 @@ NOTE = "mlflow.note.content"
 """Tag with the text above a run's page: the answer, above that of the study's run. MLflow shows it as Markdown."""
 _LONGEST_TAG = 5000
 """Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
-_TRIAL_STATUS = {"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
-_STUDY_STATUS = {"complete": "FINISHED", "until": "FINISHED", "error": "FAILED"}
-"""MLflow's status of a study that was closed for this reason; KILLED for any other."""
+_STATUS = {
+    **{"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED"},
+    **{"complete": "FINISHED", "until": "FINISHED", "error": "FAILED"},
+}
+"""MLflow's status of a trial with this status, or of a study that was closed for this reason; KILLED for any other."""
 
 
 class MlflowMirror(Mirror):
@@ -69,45 +69,36 @@ class MlflowMirror(Mirror):
 
     def __init__(self, folder: StudyFolder) -> None:
         super().__init__(folder)
-        self._identity = folder.identity()
         self._runs: dict[Key, str | None] = {}
         """The run of each attempt, and of the study; None where it was deleted, and its records are passed over."""
         self._uploaded, self._next_upload = 0, 0.0
         """Bytes of the records that this mirror has uploaded; when the next upload is due (`time.monotonic`)."""
 
-    @classmethod
-    def address_of(cls, folder: StudyFolder) -> str:
-        """Return the tracking URI that the study was started with."""
-        return folder.identity().tracking_uri
+    @property
+    def address(self) -> str:
+        """The tracking URI that the study was started with."""
+        return self.identity.tracking_uri
 
-    def open(self) -> tuple[int, int]:
-        """Find or create the study, and go on where the last mirror stopped.
-
-        Raises:
-            TrackingError: The study was deleted in MLflow.
-        """
-        self._client = mlflow_client(reached(self.address))
+    def open(self) -> None:
+        """Find or create the study, and go on where the last mirror stopped."""
+        reach(self.address)
+        self._client = mlflow_client(self.address)
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
-        self._spec, self._ledger, self._time = self._identity.parse(), Ledger(), self._identity.created
         self._experiment = self._find_or_create_experiment()
         self._find_runs()
-        if STUDY not in self._runs:
+        if self._runs.get(STUDY) is None:
             self._create(STUDY)
-        if self._runs[STUDY] is None:
-            raise self._deleted("the study's run")
-        state, end, seq = self.state, 0, 0
+        self._client.update_run(self._runs[STUDY], status="RUNNING")
+        state = self.state
         if (state.experiment_id, state.parent_run_id) == (self._experiment, self._runs[STUDY]):
-            for line in read_lines(self.folder.records):
-                if line.end > state.offset:
-                    break
-                self._time, end, seq = line.time, line.end, line.seq + 1
-                for _ in shown([line], self._ledger, self.folder.records):
-                    pass  # its points are there
-        if (end, seq) != (state.offset, state.seq):  # a power cut has taken what MLflow has
-            self._ledger, end, seq = Ledger(), 0, 0
-        self.note(experiment_id=self._experiment, parent_run_id=self._runs[STUDY], offset=end, seq=seq)
-        return end, seq
+            there = takewhile(lambda line: line.end <= state.offset, read_lines(self.folder.records))
+            for _ in self.shown(there):
+                pass
+        if self.cursor != (state.offset, state.seq):  # a power cut has taken what MLflow has
+            self.ledger, self.last = Ledger(), None
+        offset, seq = self.cursor
+        self.note(experiment_id=self._experiment, parent_run_id=self._runs[STUDY], offset=offset, seq=seq)
 
     def send(self, lines: list[Line]) -> None:
         """Send records, and upload the file of them, if it is time.
@@ -116,10 +107,10 @@ class MlflowMirror(Mirror):
         """
         points: dict[Key, list[Point]] = defaultdict(list)
         changed: set[Key] = set()
-        for line, added in shown(lines, self._ledger, self.folder.records):
+        for line, added in self.shown(lines):
             record = line.record
             key = (record.trial, record.attempt) if isinstance(record, OfTrial) else STUDY
-            if isinstance(record, TrialStarted) and (earlier := self._ledger.rows.get(record.trial)) is not None:
+            if isinstance(record, TrialStarted) and (earlier := self.ledger.rows.get(record.trial)) is not None:
                 self._deliver(points, changed)
                 points.clear()
                 changed.clear()
@@ -128,44 +119,35 @@ class MlflowMirror(Mirror):
                 points[key] += added
             if not isinstance(record, (Iteration, Evaluation)):
                 changed.add(key)
-            self._time = line.time
         self._deliver(points, changed)
-        end, seq = (lines[-1].end, lines[-1].seq + 1) if lines else (self._offset, self._seq)
-        begins = any(isinstance(line.record, StudyOpened) for line in lines)
-        if begins:
-            text = identity_text(self._identity)
-            self._store(self._client.log_text, text=text, artifact_file=self.folder.identity_file.name)
-        self._upload_records(end, seq, at_once=begins)
+        if time.monotonic() >= self._next_upload or any(isinstance(line.record, StudyOpened) for line in lines):
+            self._upload_records()
 
-    def show_status(self, *, ended: bool) -> None:
-        """Show the study as running: its driver is alive; or as ended. One that its driver has not closed was killed.
+    def end(self) -> None:
+        """Show the study as ended; one that its driver has not closed was killed.
 
         With the end come the answer, the tables, and what was made on request: the report, films.
         """
-        if not ended:
-            self._client.update_run(self._runs[STUDY], status="RUNNING")
-            return
-        running = {(row.trial, row.attempt) for row in self._ledger.rows.values() if row.status == "running"}
+        running = {(row.trial, row.attempt) for row in self.ledger.rows.values() if row.status == "running"}
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
         if self.answer:
             self._client.set_tag(self._runs[STUDY], NOTE, cut(self.answer))
             first_line = cut(self.answer.partition("\n")[0].strip("*"))  # the list shows no bold type
             self._client.set_experiment_tag(self._experiment, NOTE, first_line)
-        for _ in range(2):  # a store that fails once
-            self._upload_records(self._offset, self._seq, at_once=True)
+        self._upload_records()
         folder = self.folder
-        for file in (folder.table, folder.certificate, folder.certificate_page):
-            self._upload(file)
-        for part in (folder.report, folder.clips):
+        for part in (folder.table, folder.certificate, folder.certificate_page, folder.report, folder.clips):
             if part.is_dir():
                 self._store(self._client.log_artifacts, local_dir=str(part), artifact_path=part.name)
+            elif part.exists():
+                self._store(self._client.log_artifact, local_path=str(part))
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _find_or_create_experiment(self) -> str:
         """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
-        name, client = self._identity.name, self._client
+        name, client = self.identity.name, self._client
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
             # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
@@ -175,14 +157,7 @@ class MlflowMirror(Mirror):
             # Without the tag MLflow 3 opens the experiment as one of language models.
             tags = {"mlflow.experimentKind": "custom_model_development"}
             return str(client.create_experiment(name, artifact_location=location, tags=tags))
-        if experiment.lifecycle_stage != "active":
-            raise self._deleted(f"experiment {name!r}")
         return str(experiment.experiment_id)
-
-    def _deleted(self, what: str) -> TrackingError:
-        rule, got = f"{what} must not be deleted", "a deleted one: the study goes on without MLflow"
-        fix = "Restore it with `mlflow experiments restore` or `mlflow runs restore`, then run `python -m study sync`."
-        return TrackingError(where=f"tracking URI {mask_credentials(self.address)}", rule=rule, got=got, fix=fix)
 
     def _find_runs(self) -> None:
         """Learn which runs the study has, and leave one for itself and one for the latest attempt of each trial.
@@ -191,7 +166,7 @@ class MlflowMirror(Mirror):
         """
         from mlflow.entities import ViewType
 
-        text = f"tags.`{STUDY_ID}` = '{self._identity.study_id}'"
+        text = f"tags.`{STUDY_ID}` = '{self.identity.study_id}'"
         runs = [*self._client.search_runs([self._experiment], text, ViewType.ALL, max_results=_MOST_RUNS)]
         runs.sort(key=lambda run: (not run.data.params, run.info.run_id))
         self._runs = {}
@@ -201,7 +176,7 @@ class MlflowMirror(Mirror):
             if run.info.lifecycle_stage != "active":
                 self._runs.setdefault(key, None)
             elif self._runs.get(key):
-                self._delete(run.info.run_id, DUPLICATE)
+                self._client.delete_run(run.info.run_id)
             else:
                 self._runs[key] = run.info.run_id
         latest = dict(sorted(self._runs))  # trial -> its last attempt
@@ -210,15 +185,16 @@ class MlflowMirror(Mirror):
                 self._drop((trial, attempt))
 
     def _create(self, key: Key) -> None:
-        tags = key_tags(self._identity.study_id, key)
+        tags = {STUDY_ID: self.identity.study_id, ROLE: "study" if key == STUDY else "trial"}
         if key == STUDY:
-            name, began = self._identity.name, self._identity.created
+            name, began = self.identity.name, self.identity.created
             answer = "The answer comes here at the end of the study, or with `python -m study sync STUDY`."
-            tags[NOTE] = cut(f"{markdown(printable(self._spec.description))}\n\n{answer}")
+            tags[NOTE] = cut(f"{markdown(printable(self.spec.description))}\n\n{answer}")
         else:
-            row = self._ledger.rows[key[0]]
-            name, began = trial_name(row), row.started
-            tags["mlflow.parentRunId"] = self._runs[STUDY] or ""
+            row = self.ledger.rows[key[0]]
+            stage, began = f" · {row.stage}" if row.stage else "", row.started
+            name = f"trial {row.trial}{stage} · {count(row.num_env_runners, 'runner')}"
+            tags |= {TRIAL: str(key[0]), ATTEMPT: str(key[1]), "mlflow.parentRunId": self._runs[STUDY] or ""}
         made = self._client.create_run(self._experiment, start_time=milliseconds(began), tags=tags, run_name=name)
         self._runs[key] = str(made.info.run_id)
 
@@ -236,43 +212,32 @@ class MlflowMirror(Mirror):
                 self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
             if key not in changed:
                 continue
+            status, end = "", self.last.time if self.last else self.identity.created
             if key == STUDY:
-                params, tags = (
-                    study_params(self._spec),
-                    study_tags(self._identity, self._spec, self._ledger, ended=ended),
-                )
-                closed, end = self._ledger.closed, self._time
-                status = _STUDY_STATUS.get(closed.reason, "KILLED") if closed else "RUNNING"
+                params, tags = study_params(self.spec), study_tags(self.spec, self.ledger, ended=ended)
+                status = self.ledger.closed.reason if self.ledger.closed else "running"
             else:
-                row = self._ledger.rows[key[0]]
-                params, tags = trial_params(row, self._spec), trial_tags(row, ended=ended)
-                status, end = _TRIAL_STATUS[row.status], row.ended_at or self._time
-            # What its driver has not closed was killed when it ended, until a resume.
-            status = "KILLED" if ended and status == "RUNNING" else status
+                row = self.ledger.rows[key[0]]
+                params, tags = trial_params(row, self.spec), trial_tags(row, ended=ended)
+                status, end = row.status, row.ended_at or end
             self._client.log_batch(
                 run_id,
                 params=[Param(name, str(value)) for name, value in params.items()],
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
-            if status != "RUNNING":
-                self._client.set_terminated(run_id, status=status, end_time=milliseconds(end))
+            # What its driver has not closed was killed when it ended, until a resume.
+            if ended or status != "running":
+                shown = "KILLED" if status == "running" else _STATUS.get(status, "KILLED")
+                self._client.set_terminated(run_id, status=shown, end_time=milliseconds(end))
             elif key == STUDY:  # MLflow keeps an earlier end until the next one
                 self._client.update_run(run_id, status="RUNNING")
 
     def _drop(self, key: Key) -> None:
         if (run_id := self._runs.get(key)) is not None:
-            self._delete(run_id, SUPERSEDED)
+            self._client.delete_run(run_id)
         self._runs[key] = None
 
-    def _delete(self, run_id: str, why: str) -> None:
-        self._client.set_tag(run_id, key=why, value="true")
-        self._client.delete_run(run_id)
-
     # --- artifacts -----------------------------------------------------------------------------------------------
-
-    def _upload(self, path: Path) -> bool:
-        """Put a file among the study's artifacts, if it exists."""
-        return path.exists() and self._store(self._client.log_artifact, local_path=str(path))
 
     def _store(self, call: Callable[..., object], **arguments: Any) -> bool:
         """Store an artifact; return whether that went well. A store that fails while MLflow works holds up nothing."""
@@ -284,18 +249,19 @@ class MlflowMirror(Mirror):
             return False
         return True
 
-    def _upload_records(self, end: int, seq: int, *, at_once: bool) -> None:
-        """Upload the records before a byte, where something is new and it is time, and the table of trials."""
-        begun = time.monotonic()
-        if end == self._uploaded or not (at_once or begun >= self._next_upload):
+    def _upload_records(self) -> None:
+        """Upload the study's identity and the records that were sent, where some of them are new."""
+        begun, (end, seq) = time.monotonic(), self.cursor
+        if end == self._uploaded:
             return
+        text, file_name = identity_text(self.identity), self.folder.identity_file.name
+        self._store(self._client.log_text, text=text, artifact_file=file_name)
         with self.folder.records.open("rb") as file, tempfile.TemporaryDirectory() as place:
             packed = Path(place) / self.folder.packed_records.name
             packed.write_bytes(lzma.compress(file.read(end), preset=0))  # 2 s for 66 MB; 6 takes 50 s
-            if self._upload(packed):
+            if self._store(self._client.log_artifact, local_path=str(packed)):
                 self._uploaded = end
                 self._client.set_tag(self._runs[STUDY], key=NUM_RECORDS, value=str(seq))
-        self._upload(self.folder.table)
         now = time.monotonic()
         self._next_upload = now + max(UPLOAD_S, 20 * (now - begun))  # a twentieth of the time at most
 
@@ -306,13 +272,6 @@ class MlflowMirror(Mirror):
 def cut(value: str) -> str:
     """Return the text of a tag, no longer than MLflow takes."""
     return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"
-
-
-def key_tags(study_id: str, key: Key) -> dict[str, str]:
-    """Return the tags that name a run."""
-    if key == STUDY:
-        return {STUDY_ID: study_id, ROLE: "study"}
-    return {STUDY_ID: study_id, ROLE: "trial", TRIAL: str(key[0]), ATTEMPT: str(key[1])}
 
 
 def key_of(tags: Mapping[str, str]) -> Key | None:
@@ -329,32 +288,18 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return {"environment": spec.environment.id, "algorithm": spec.algorithm, **chosen_by}
 
 
-def study_tags(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str]:
-    """Return what describes the study, its latest driver and its cluster."""
+def study_tags(spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str]:
+    """Return what describes the study and how it stands."""
+    closed, found = ledger.closed, ledger.opened.provenance if ledger.opened else {}
+    words = [word.rpartition("/")[2] for word in found.get("command") or []]  # MLflow would cut at the last slash
     tags = {
-        "description": spec.description,
-        "space": identity.space,
-        "study.digest": identity.digest,
         "engine": engine_of_space(spec),
-        "status": "killed" if ended else "running",
-        "reason": "none",
+        "status": closed.reason if closed else "killed" if ended else "running",
+        "reason": (closed.detail if closed else "") or "none",
+        "mlflow.source.name": shlex.join(words).replace("__main__.py", "python -m study", 1),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.git.commit": (found.get("git") or {}).get("commit") or "",
     }
-    if ledger.closed is not None:
-        tags |= {"status": ledger.closed.reason, "reason": ledger.closed.detail or "none"}
-    if (opened := ledger.opened) is not None:
-        found, command = opened.provenance, opened.provenance.get("command") or []
-        words = [word.rpartition("/")[2] for word in command]  # of a text with slashes MLflow shows the end alone
-        tags |= {
-            "session": str(opened.session),
-            "num_trials": str(opened.num_trials),
-            "cluster.num_cpus": str(opened.cluster.get("num_cpus", "")),
-            "cluster.num_nodes": str(len(opened.cluster.get("nodes", []))),
-            "mlflow.source.name": shlex.join(words).replace("__main__.py", "python -m study", 1),
-            "mlflow.source.type": "LOCAL",
-            "provenance.hostname": found.get("hostname") or "",
-            "provenance.git.commit": (found.get("git") or {}).get("commit") or "",
-            "provenance.versions.ray": (found.get("versions") or {}).get("ray") or "",
-        }
     return {key: cut(value) for key, value in tags.items() if value}
 
 
@@ -365,26 +310,19 @@ def identity_text(identity: StudyIdentity) -> str:
     return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
 
 
-def trial_name(row: TrialRow) -> str:
-    """Return the run's name, for people."""
-    runners, stage = row.num_env_runners, f" · {row.stage}" if row.stage else ""
-    return f"trial {row.trial}{stage} · {runners} runner{'s' if runners != 1 else ''}"
-
-
 def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:
     """Return short flat keys, the same for all trials of a study: MLflow's charts compare runs by them."""
-    iterations = {} if row.iterations is None else {"iterations": row.iterations}
-    staged: dict[str, Any] = {}
+    params = {**row.setting, "seed": row.seed, "baseline": row.anchor or "none", "execution": row.execution}
+    if row.iterations is not None:
+        params["iterations"] = row.iterations
     if row.stage is not None:  # what a trial of a hold-up or throughput study is for
-        staged = {"stage": row.stage, "variant": row.variant, "setting": row.digest}
-        staged["stands_for_runners"] = row.num_env_runners
-    of_row = {"seed": row.seed, "baseline": row.anchor or "none", "execution": row.execution}
-    return {**row.setting, **iterations, **of_row, **staged, **study_params(spec)}
+        params |= {"stage": row.stage, "variant": row.variant, "setting": row.digest}
+        params["stands_for_runners"] = row.num_env_runners
+    return {**params, **study_params(spec)}
 
 
 def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
     """Return the engine, the outcome, and how far the timings can be trusted."""
-    counts = row.columns()
     tags = {
         "status": "interrupted" if ended and row.status == "running" else row.status,
         "engine": row.engine or UNKNOWN,
@@ -392,7 +330,6 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "timing_reason": row.timing_reason,
         "reason": row.reason,
         "checkpoint": row.checkpoint or "",
-        "episodes_cut": f"{counts['num_cut']} of {counts['num_eval_episodes']}" if counts["num_cut"] else "",
     }
     return {key: cut(value) for key, value in tags.items() if value}
 
@@ -406,7 +343,6 @@ def create_database(path: Path) -> None:
         return
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / "mlflow.db"
-        client = mlflow_client(f"sqlite:///{made}")
-        client.search_experiments(max_results=1)
+        mlflow_client(f"sqlite:///{made}").search_experiments(max_results=1)
         with contextlib.suppress(OSError):  # one of another process is there now; or no links: MLflow makes its own
             os.link(made, path)

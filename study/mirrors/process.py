@@ -1,9 +1,9 @@
 """What follows a study's records for all its mirrors: `sync` on request, and a process of its own beside a driver.
 
-The driver calls neither MLflow nor a database: it writes records, and one process of its own sends them, with a thread
-for each place, so that one that is away holds up no other. A place that is away is asked again, ever more rarely, and
-then gets what it lacks. The process can hang or be killed without harm to the driver: the records hold all that is to
-be sent, and a file for each mirror says how far it is and what is wrong.
+The driver calls neither MLflow nor a database: it writes records, and one process of its own sends them, to each place
+in turn. A place that is away is asked again, ever more rarely, and then gets what it lacks. The process can hang or be
+killed without harm to the driver: the records hold all that is to be sent, and a file for each mirror says how far it
+is and what is wrong.
 
 `python -m study.mirrors.process FOLDER PARENT`. Standard input brings a line of JSON, the seconds that are left and the
 study's answer; its end means that the driver is gone.
@@ -18,27 +18,23 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.harmless import mask_credentials, printable
 from study.machine.host import set_back
+from study.mirrors.boards import OptunaMirror, TensorBoardMirror
 from study.mirrors.mirror import Mirror
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.optuna_storage import OptunaMirror
-from study.mirrors.tensorboard import TensorBoardMirror
-from study.mirrors.tracking_uri import passes, reason_of, refusal
-from study.records.files import at_work, take
+from study.mirrors.tracking_uri import AWAY, reason_of, refusal
+from study.records.files import at_work, take, usable
 from study.records.folder import StudyFolder
 
 _log = logging.getLogger(__name__)
 
-KINDS: tuple[type[Mirror], ...] = (MlflowMirror, OptunaMirror, TensorBoardMirror)
-"""Every kind of mirror."""
 POLL_S = 1.0
 """Seconds between two readings of the records, and between two attempts where somebody waits for the end."""
 LONGEST_DELAY_S = 15.0
@@ -61,113 +57,73 @@ _SOURCES = Path(__file__).resolve().parents[2]
 
 
 def mirrors_of(folder: StudyFolder) -> list[Mirror]:
-    """Return a mirror for each place that a study has."""
-    return [mirror for kind in KINDS if (mirror := kind(folder)).address]
+    """Return a mirror for each place that a study has; the files in its folder come first, as they never wait."""
+    kinds: tuple[type[Mirror], ...] = (TensorBoardMirror, OptunaMirror, MlflowMirror)
+    return [mirror for kind in kinds if (mirror := kind(folder)).address]
 
 
-# --- the loop ---------------------------------------------------------------------------------------------------------
+def advance(mirror: Mirror, *, finishing: bool, ended: bool) -> None:
+    """Send the next records to a place, or note why it does not take them and when to try again.
 
-
-class Orders:
-    """When to stop following; may change meanwhile.
-
-    Attributes:
-        asked: Whether somebody waits: an error that does not pass ends it, and progress renews the time.
-        finishing: Whether to stop at the end of the records.
-        patient: Whether to try again after an error; else a later mirror will.
-        deadline: When to stop in any case, on the clock of `time.monotonic`.
+    Where it is `finishing`, the end of the records is the end of the work, and the study is shown as `ended`, if it is.
     """
-
-    def __init__(self, *, asked: bool = False) -> None:
-        self.asked, self.finishing, self.patient, self.deadline = asked, False, True, math.inf
-        self._changed = threading.Event()
-
-    def finish(self, seconds: float, *, patient: bool = True) -> None:
-        """Order a stop at the end of the records, after so many seconds at the latest."""
-        self.finishing, self.patient, self.deadline = True, patient, time.monotonic() + seconds
-        self._changed.set()
-
-    def pause(self, seconds: float) -> None:
-        """Sleep, but not beyond the next order."""
-        if self.finishing:
-            time.sleep(max(min(seconds, self.deadline - time.monotonic()), 0.0))
-        else:
-            self._changed.wait(seconds)
-
-
-def follow(mirror: Mirror, orders: Orders) -> int:
-    """Send records to a place, and wait for further ones, until the orders say to stop; return how many were sent.
-
-    `mirror.failure`, and the mirror's file in the study's folder, say what went wrong last.
-    """
-    total, failures, delay, done = 0, 0, 0.0, False
-    with contextlib.closing(mirror):
-        while not done and time.monotonic() < orders.deadline:
-            orders.pause(delay)
-            try:
-                was_open, finishing = mirror.opened, orders.finishing
-                sent = mirror.step()
-                done = finishing and not sent
-                is_over = done and not (orders.asked and at_work(mirror.folder.path))
-                if is_over or not (was_open or finishing):
-                    mirror.show_status(ended=is_over)
-                mirror.failure, failures, delay, total = None, 0, 0.0 if sent else POLL_S, total + sent
-                if orders.asked:
-                    orders.finish(SYNC_TIMEOUT_S)
-            except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
-                delay = POLL_S if orders.finishing else min(2.0**failures, LONGEST_DELAY_S)
-                failures += 1
-                done = not orders.patient or isinstance(error, RecordError) or (orders.asked and not passes(error))
-                mirror.failure = refusal(error, mirror.address, mirror.place)
-                if (said := mask_credentials(str(mirror.failure))) != mirror.state.error:
-                    _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
-                    mirror.note(error=said)
-    return total
+    try:
+        sent = mirror.step()
+        mirror.done = finishing and not sent
+        if mirror.done and ended:
+            mirror.end()
+        mirror.failure, mirror.delay_s = None, POLL_S
+        mirror.due = time.monotonic() + (0.0 if sent else POLL_S)
+    except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
+        mirror.opened, mirror.done = False, isinstance(error, RecordError)
+        mirror.failure = refusal(error, mirror.address, mirror.place)
+        mirror.due = time.monotonic() + (POLL_S if finishing else mirror.delay_s)
+        mirror.delay_s = min(2 * mirror.delay_s, LONGEST_DELAY_S)
+        if (said := mask_credentials(str(mirror.failure))) != mirror.state.error:
+            _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
+            mirror.note(error=said)
 
 
 def sync(mirror: Mirror) -> int:
-    """Send to a place what it has not got, in the foreground; return the number of records.
+    """Send to a place what it has not got, in the foreground; return the number of records that it lacked.
 
     Raises:
         TrackingError: The place refuses, or has not answered for `SYNC_TIMEOUT_S` seconds; or a driver's own process
             sends to it.
         RecordError: The records cannot be trusted.
     """
+    folder, lacked = mirror.folder.path, mirror.behind
+    if (lock := take(folder / _LOCK)) is None:
+        rule = "only one process may send the study to its places"
+        fix = "None while the study runs, its own one keeps them up to date; afterwards try again."
+        raise TrackingError(where=str(folder), rule=rule, got="another one at work", fix=fix)
     deadline = time.monotonic() + SYNC_TIMEOUT_S
-    while (lock := take(mirror.folder.path / _LOCK)) is None:
-        if time.monotonic() > deadline:
-            where, rule = str(mirror.folder.path), "only one process may send the study to its places"
-            fix = "None while the study runs, its own one keeps them up to date; afterwards try again."
-            raise TrackingError(where=where, rule=rule, got="another one at work", fix=fix)
-    try:
-        orders = Orders(asked=True)
-        orders.finish(SYNC_TIMEOUT_S)
-        total = follow(mirror, orders)
-    finally:
-        os.close(lock)
+    with contextlib.closing(mirror):
+        try:
+            while not mirror.done and time.monotonic() < deadline:
+                advance(mirror, finishing=True, ended=not at_work(folder))
+                if mirror.failure is None:
+                    deadline = time.monotonic() + SYNC_TIMEOUT_S
+                elif mirror.failure.fix != AWAY:
+                    break
+                else:
+                    time.sleep(max(min(mirror.due, deadline) - time.monotonic(), 0.0))
+        finally:
+            os.close(lock)
     if mirror.failure is not None:
         raise mirror.failure
-    return total
+    return lacked
 
 
 # --- the process, from the driver's side ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirrorReport:
-    """How the mirroring of a study to a place ended."""
+class MirrorReport(NamedTuple):
+    """How the mirroring of a study to a place ended: records that it lacks, at most, and why; empty where none are."""
 
     name: str
-    """Of the place, for people."""
     behind: int
-    """Records that the place has not got, at most."""
     reason: str
-    """Why; empty when nothing is missing."""
-
-    @property
-    def drained(self) -> bool:
-        """Whether the place has got everything."""
-        return self.behind == 0 and not self.reason
 
 
 class MirrorProcess:
@@ -204,25 +160,21 @@ class MirrorProcess:
                 if not error:
                     return
                 if "locked" not in error:  # another process lets go of a database's lock
-                    break
+                    raise TrackingError(error)
             elif self._process.poll() is not None:
                 break
             time.sleep(_LOOK_S)
         where, rule = f"{mirror.place} {mask_credentials(mirror.address)}", f"must answer within {timeout_s:g} s"
         fix = f"See {self._folder.mirror_log}, or give another address."
-        raise TrackingError(error) if error else TrackingError(where=where, rule=rule, fix=fix)
+        raise TrackingError(where=where, rule=rule, got=error, fix=fix)
 
     def finish(
         self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = ""
     ) -> tuple[MirrorReport, ...]:
         """Let the process send what is left, for at most `timeout_s` seconds, and end it.
 
-        A process that was killed, before or meanwhile, is replaced once.
-
-        Args:
-            timeout_s: How long to wait.
-            cut: Returns when to end the process in any case, on the clock of `time.monotonic`; may change meanwhile.
-            answer: What the study says, as Markdown, for the places that show it.
+        A process that was killed, before or meanwhile, is replaced once. `cut` returns when to end it in any case, on
+        the clock of `time.monotonic`; it may change meanwhile. `answer` is Markdown for the places that show it.
         """
         deadline = time.monotonic() + timeout_s
         for again in (False, True):
@@ -238,22 +190,15 @@ class MirrorProcess:
             process.kill()
             if process.wait() == 0 or time.monotonic() >= min(deadline, cut()):
                 self._process = None
-        reports = []
-        for mirror in (type(each)(self._folder) for each in self.mirrors.values()):
-            error = mirror.state.error or (f"it did not end within {timeout_s:g} s" if mirror.behind else "")
-            reports.append(MirrorReport(name=mirror.name, behind=mirror.behind, reason=error))
-        return tuple(reports)
+        states = [(mirror.name, mirror.behind, mirror.state.error) for mirror in self.mirrors.values()]
+        late = f"it did not end within {timeout_s:g} s"
+        return tuple(MirrorReport(name, behind, error or (late if behind else "")) for name, behind, error in states)
 
 
 def _start(folder: StudyFolder) -> "subprocess.Popen[bytes]":
-    try:
-        log = folder.mirror_log.open("ab")
-    except OSError as error:
-        where, rule = str(folder.mirror_log), f"must be a file that can be written ({error.strerror})"
-        fix = "Check its permissions, or remove what is in its place."
-        raise RecordError(where=where, rule=rule, fix=fix) from error
     path = os.pathsep.join(filter(None, [str(_SOURCES), os.environ.get("PYTHONPATH")]))
-    with log:
+    fix = "Check its permissions, or remove what is in its place."
+    with usable(folder.mirror_log, "a file that can be written", fix), folder.mirror_log.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "study.mirrors.process", str(folder.path), str(os.getpid())],
             bufsize=0,
@@ -277,12 +222,7 @@ class _WithoutCredentials(logging.Formatter):
 
 
 def main(folder: str, parent: str) -> None:
-    """Run the process.
-
-    Args:
-        folder: The study's.
-        parent: The id of the driver's process.
-    """
+    """Run the process for a study's folder, until its driver, a process id, says so or ends."""
     # Ctrl-C and a scheduler's SIGTERM reach every process of a job. The driver answers them, and its last
     # records must still be sent; when it dies without a word, the end of standard input ends this process.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -293,32 +233,30 @@ def main(folder: str, parent: str) -> None:
     logging.getLogger("study").setLevel(logging.INFO)
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
     set_back(_NICENESS)
-    orders, mirrors = Orders(), mirrors_of(StudyFolder(Path(folder)))
-    threading.Thread(target=_listen, args=(int(parent), orders, mirrors), daemon=True).start()
-    while take(Path(folder) / _LOCK) is None:  # the process of an earlier driver has not let go of it
-        pass
-    threads = [threading.Thread(target=follow, args=(mirror, orders), daemon=True) for mirror in mirrors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _listen(parent: int, orders: Orders, mirrors: list[Mirror]) -> None:
-    """Wait for the driver's order, or for its end; end this process once the time that is left is over."""
-    order = b""
+    mirrors, finishing, patient = mirrors_of(StudyFolder(Path(folder))), False, True
+    is_ours = False
+    """Whether the process of an earlier driver has let go of the study."""
     with open(0, "rb", buffering=0) as stdin:
-        while os.getppid() == parent:  # a process forked from the driver can hold our standard input open
-            if select.select([stdin], [], [], _LOOK_S)[0]:
-                order = stdin.readline()
-                break
-    seconds, answer = json.loads(order) if order else (ORPHAN_DRAIN_S, "")
+        while not all(mirror.done for mirror in mirrors):
+            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
+            for mirror in mirrors if is_ours else ():
+                if not mirror.done and mirror.due <= time.monotonic():
+                    advance(mirror, finishing=finishing, ended=True)
+                    mirror.done = mirror.done or not (patient or mirror.failure is None)
+            wait_s = min((each.due - time.monotonic() for each in mirrors if not each.done), default=0.0)
+            if finishing:
+                time.sleep(max(wait_s, 0.0))
+            elif select.select([stdin], [], [], min(max(wait_s, 0.0), _LOOK_S))[0] or os.getppid() != int(parent):
+                # A process forked from the driver can hold our standard input open, whence the look at the parent.
+                order = stdin.readline() if os.getppid() == int(parent) else b""
+                seconds, answer = json.loads(order) if order else (ORPHAN_DRAIN_S, "")
+                finishing, patient = True, bool(order)
+                signal.alarm(math.ceil(seconds + _GRACE_S))  # which ends this process, whatever it waits for
+                for mirror in mirrors:
+                    mirror.answer, mirror.due = answer, 0.0
+                set_back(0)  # no trial runs any more
     for mirror in mirrors:
-        mirror.answer = answer
-    orders.finish(seconds, patient=bool(order))
-    set_back(0)  # no trial runs any more
-    time.sleep(seconds + _GRACE_S)
-    os._exit(0)
+        mirror.close()
 
 
 if __name__ == "__main__":

@@ -6,18 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
 
 from study.errors import StudyError, TrackingError
 from study.harmless import mask_credentials
-from study.mirrors.mirror import IMPORTING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 DEFAULT_TRACKING_URI = "sqlite:///mlflow.db"
-VARIABLE = "MLFLOW_TRACKING_URI"
-"""Variable in which MLflow's users name their server."""
 CLIENT_SETTINGS = {
     # MLflow's own defaults wait four minutes for a server that is away. Here a failure shows at once.
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -37,28 +33,23 @@ _FIXES = {
     ),
     r"error code 3\d\d\b": "It is a redirect, which is not followed: name where it leads.",
     r"out-of-date database schema|locate revision": "Back the database up, then run `mlflow db upgrade URI`.",
+    r"must be in the 'active' state": "Restore it with `mlflow experiments restore`, then run `python -m study sync`.",
     r"ModuleNotFoundError|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
 }
 """What an error that does not pass by itself says -> what to do."""
 _SERVERS = ("http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
-_TIME_LIMITS = "connect_timeout=10&keepalives_idle=10&keepalives_interval=5&keepalives_count=3&tcp_user_timeout=30000"
-"""libpq's, in seconds but for the last, in milliseconds: a mirror should notice an outage."""
 
 
 def asked_uri(given: str | None) -> str | None:
     """Return the MLflow that the person named: on the command line, else in the environment, else None."""
-    return given or os.environ.get(VARIABLE) or None
+    return given or os.environ.get("MLFLOW_TRACKING_URI") or None
 
 
 def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
     """Return the form of `uri` that does not depend on the working directory, if a store can be there.
 
-    Nothing but the file system is asked.
-
-    Args:
-        uri: Of MLflow, or of an Optuna storage.
-        place: `tracking URI` or `Optuna storage`.
+    Nothing but the file system is asked. The place is `tracking URI` or `Optuna storage`.
 
     Raises:
         TrackingError: It cannot; says why and what to do.
@@ -86,12 +77,7 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def _scheme(uri: str) -> str:
-    with contextlib.suppress(ValueError):  # brackets
-        return urlsplit(uri).scheme.split("+")[0].lower()
-    return ""
-
-
-# --- a question, and what the answer means ---------------------------------------------------------------------------
+    return uri.partition("://")[0].partition("+")[0].lower()
 
 
 def ask_mlflow(uri: str) -> None:
@@ -102,20 +88,30 @@ def ask_mlflow(uri: str) -> None:
     Raises:
         TrackingError: The server refuses or does not answer; says why and what to do.
     """
-    if _scheme(uri) not in _SERVERS:
-        return
-    with answering(uri):
-        mlflow_client(uri).search_experiments(max_results=1)
+    if _scheme(uri) in _SERVERS:
+        with answering(uri):
+            mlflow_client(uri).search_experiments(max_results=1)
 
 
 def mlflow_client(uri: str) -> "MlflowClient":
     """Return MLflow's client, imported with the settings that it needs."""
     for name, value in CLIENT_SETTINGS.items():
         os.environ.setdefault(name, value)
-    with IMPORTING:
-        from mlflow import MlflowClient
+    from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
+
+
+def reach(uri: str) -> None:
+    """Connect once to the server of a database, if `uri` names one: MLflow itself would try for two minutes."""
+    if _scheme(uri) not in ("sqlite", *_SERVERS):
+        import sqlalchemy
+
+        os.environ.setdefault("PGCONNECT_TIMEOUT", "10")  # seconds; libpq's own is none
+        sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool).connect().close()
+
+
+# --- what a refusal means ---------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -127,28 +123,18 @@ def answering(uri: str) -> Iterator[None]:
         raise refusal(error, uri) from error
 
 
-def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyError:
-    """Return in one line what an error at an address means, and what to do; one of this project as it is.
+AWAY = "Start or correct it, or give another address."
+"""What to do about an error that may pass by itself."""
 
-    Args:
-        error: What was raised there.
-        uri: The address.
-        place: What the address is called, for people.
-    """
+
+def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyError:
+    """Return in one line what an error at an address, which is called `place`, means; one of this project as it is."""
     if isinstance(error, StudyError):
         return error
-    where, fix = f"{place} {mask_credentials(uri)}", _fix_of(error) or "Start or correct it, or give another address."
-    return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
-
-
-def passes(error: Exception) -> bool:
-    """Return whether a place may answer later, without that somebody mends something."""
-    return not (isinstance(error, StudyError) or _fix_of(error))
-
-
-def _fix_of(error: Exception) -> str:
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return next((fix for words, fix in _FIXES.items() if re.search(words, said)), "")
+    fix = next((fix for words, fix in _FIXES.items() if re.search(words, said)), AWAY)
+    where = f"{place} {mask_credentials(uri)}"
+    return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
 
 
 def reason_of(error: Exception) -> str:
@@ -156,28 +142,5 @@ def reason_of(error: Exception) -> str:
     root: BaseException = error
     for _ in range(20):  # chains that libraries build may be closed
         root = root.__cause__ or (None if root.__suppress_context__ else root.__context__) or root
-    if isinstance(root, StudyError):  # written for people
-        return mask_credentials(str(root))
     line = next(iter((str(root).strip() or str(error).strip()).splitlines()), "")
     return mask_credentials(f"{type(root).__name__}: {line}")[:300]
-
-
-def reached(uri: str) -> str:
-    """Connect once to the server of a database, if `uri` names one; return the URI with limits for a lost connection.
-
-    MLflow would try for two minutes, and a client of PostgreSQL wait for a host that was cut off for up to two hours.
-
-    Raises:
-        SQLAlchemyError: It does not answer, or knows neither user nor database.
-        ImportError: Python has no driver for it.
-    """
-    if _scheme(uri) in ("sqlite", *_SERVERS):
-        return uri
-    if re.match(r"postgresql(\+psycopg2?)?://", uri):
-        given = parse_qs(urlsplit(uri).query)
-        added = "&".join(each for each in _TIME_LIMITS.split("&") if each.partition("=")[0] not in given)
-        uri = f"{uri}{'&' if '?' in uri else '?'}{added}" if added else uri
-    import sqlalchemy
-
-    sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool).connect().close()
-    return uri

@@ -25,27 +25,27 @@ _LEADING = (
     *("final_return", "score", "execution", "timing", "engine"),
 )
 """The columns that come first; the other parameters and metrics follow."""
+_OF_ROW = (
+    *("trial", "status", "seed", "execution", "timing", "engine"),
+    *("attempt", "num_cpus", "checkpoint", "timing_reason", "reason"),
+)
 
 
 def table_row(row: TrialRow) -> dict[str, Any]:
     """Return one line of the table of trials, all columns."""
-    return {
-        **dict.fromkeys(_LEADING),
+    line: dict[str, Any] = {
+        **dict.fromkeys((*_LEADING, *row.setting, *OF_TRIALS)),
         **row.setting,
-        **dict.fromkeys(OF_TRIALS),
         **row.summary,
         **row.columns(),
-        **{name: getattr(row, name) for name in ("trial", "status", "seed", "execution", "engine")},
-        # A label that the whole trial has yet to settle is none so far.
-        "timing": None if row.provisional and row.status == "running" else row.timing,
-        "max_iterations": row.iterations,
-        "baseline": row.anchor,
-        "stage": row.stage,
-        "variant": row.variant if row.stage else None,
-        "digest": row.digest or None,
+        **{"max_iterations": row.iterations, "baseline": row.anchor, "stage": row.stage},
+        **{"variant": row.variant if row.stage else None, "digest": row.digest or None},
         "stands_for_runners": row.scale,
-        **{name: getattr(row, name) for name in ("attempt", "num_cpus", "checkpoint", "timing_reason", "reason")},
+        **{name: getattr(row, name) for name in _OF_ROW},
     }
+    if row.provisional and row.status == "running":  # the whole trial has yet to settle the label
+        line["timing"] = None
+    return line
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
@@ -69,19 +69,16 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
     The words of command lines and the tracking URI lose their folders. Host names and the reasons of failures stay as
-    they were recorded.
-
-    Returns:
-        The copy: study.json, space.yaml, trials.csv and records.jsonl.xz.
+    they were recorded. The copy has study.json, space.yaml, trials.csv and records.jsonl.xz.
 
     Raises:
         RecordError: There is no study, its records cannot be trusted, its arguments hold a secret, or the target holds
             something already or cannot be written.
     """
     identity, packed = folder.identity(), StudyFolder(target)
-    if secret := [name for name, shown in mask_arguments(identity.spec).items() if shown != identity.spec[name]]:
+    if mask_arguments(identity.spec) != {name: identity.spec[name] for name in mask_arguments(identity.spec)}:
         # Masked, it would be another study than the certified one.
-        rule = f"{secret[0]} must hold no secret, because a copy is published"
+        rule = "arguments must hold no secret, because a copy is published"
         fix = "Publish the study's report or certificate, or let the environment of a new study read it from a file."
         raise RecordError(where=str(folder.identity_file), rule=rule, fix=fix)
     rows = ledger_of(folder.records).rows.values()

@@ -2,7 +2,7 @@
 
 Through a symbolic link in a stranger's folder, a command would write to any file of its user, or copy any file of
 theirs into a packed study; a pipe in a file's place would let a command wait for ever. So nothing but files and folders
-may be in it, and a resume trusts it only where it is the user's own.
+may be in it, and a resume trusts it only where it is the user's own: else a `RecordError` names what is there.
 
 One driver at a time works on a study: it holds the kernel's lock (flock) on `.lock`, which ends with it; the file says
 who it is. Where a file system shows no locks to other hosts, `RecordLog` refuses to write behind another driver, so
@@ -35,29 +35,21 @@ _TRIES, _PAUSE_S = 5, 0.05
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse a folder that holds anything but files and folders, at any depth; it may itself be reached through links.
-
-    Raises:
-        RecordError: Names the first link, pipe, socket or device.
-    """
+    """Refuse a folder with anything but files and folders in it, at any depth; links may lead to the folder itself."""
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):  # a draft that was just renamed
                 mode = path.lstat().st_mode
-                if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.name.startswith(".#"):  # Emacs' mark of an editor
-                    continue
-                got = "a symbolic link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
-                fix = "Remove it, or put a copy of what it leads to in its place."
-                raise RecordError(where=str(path), rule="must be a file or a folder", got=got, fix=fix)
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.name.startswith(".#")):  # Emacs' mark
+                    got = "a symbolic link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+                    fix = "Remove it, or put a copy of what it leads to in its place."
+                    raise RecordError(where=str(path), rule="must be a file or a folder", got=got, fix=fix)
 
 
 def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the copy.") -> None:
     """Refuse a folder that is another user's, or that others may write to, by its owner and mode and its files'.
 
     A resume, `sync` and `evaluate` trust what they find there. The user's own group, of the same number, is not others.
-
-    Raises:
-        RecordError: Names the first file or folder.
     """
     for place in (folder, *folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # a draft that another process has just removed
@@ -71,12 +63,17 @@ def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the
                 raise RecordError(where=str(place), rule="must not be writable by others", fix=fix)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path`, not what a link there leads to, for its owner alone: after any kill it is the old or the new.
+@contextlib.contextmanager
+def usable(place: Path, rule: str, fix: str) -> Iterator[None]:
+    """Turn an error of the file system into one that says what must hold, such as `must be writable`."""
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix) from error
 
-    Raises:
-        OSError: It cannot be written.
-    """
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace `path`, not what a link there leads to, for its owner alone: after any kill it is the old or the new."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}{DRAFT}")
     try:
         with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -92,11 +89,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Put a file, or the names in a folder, on the disk: else a power cut may take a new or renamed file.
-
-    Raises:
-        OSError: The disk fails.
-    """
+    """Put a file, or the names in a folder, on the disk: else a power cut may take a new or renamed file."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -114,31 +107,32 @@ def take(path: Path) -> int | None:
     """Lock a file, which is made, and return its handle; None where another process holds it.
 
     On a file system without locks nobody holds it.
-
-    Raises:
-        OSError: The file cannot be opened.
     """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
     for _ in range(_TRIES):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_PAUSE_S)
-            continue
-        except OSError:
-            pass
-        return handle
+        if not _is_held(handle, fcntl.LOCK_EX):
+            return handle
+        time.sleep(_PAUSE_S)
     os.close(handle)
     return None
+
+
+def _is_held(handle: int, kind: int) -> bool:
+    """Try to lock an open file; return whether another process holds it."""
+    try:
+        fcntl.flock(handle, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there are no locks here
+        pass
+    return False
 
 
 @contextlib.contextmanager
 def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
     """Hold the study in `folder` for this process.
 
-    Args:
-        folder: The study's folder.
-        take_over: Whether the person knows that a driver of another host, whose lock a file server keeps, is gone.
+    Where it is to `take_over`, the person knows that a driver of another host, whose lock a file server keeps, is gone.
 
     Raises:
         RecordError: Another driver holds it; says which one and what to do. Or the folder cannot be written.
@@ -146,17 +140,14 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
     file, job, here = folder / LOCK, current_job(), f" on {socket.gethostname()} ("
     batch = f", {job.scheduler.upper()} job {job.id}" if job else ""
     command = shlex.join(map(mask_credentials, sys.argv))[:300]
-    try:
+    fix = "Free some space, check the permissions of it and its folder, or remove what is in its place."
+    with usable(file, "a file of yours that can be written", fix):
         if (handle := take(file)) is None and take_over and here not in _holder(folder):
             file.unlink()  # the lock on it counts no more
             handle = take(file)
         if handle is not None:
             os.truncate(handle, 0)
             os.pwrite(handle, f"pid {os.getpid()}{here}since {time.ctime()}{batch}): {command}".encode(), 0)
-    except OSError as error:
-        rule = f"must be a file of yours that can be written ({error.strerror})"
-        fix = "Free some space, check the permissions of it and its folder, or remove what is in its place."
-        raise RecordError(where=str(error.filename or file), rule=rule, fix=fix) from error
     if handle is None:
         rule, got = "one driver at a time may work on a study", f"another driver, {_holder(folder)}"
         fix = "Wait for it or end it, or start your own study with --name. If its host is gone, add --take-over."
@@ -169,18 +160,12 @@ def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
 
 def at_work(folder: Path) -> str:
     """Return who holds a study; empty where nobody does, as far as the file system shows the locks of other hosts."""
-    try:
+    with contextlib.suppress(OSError):  # there is no lock, or one that may not be read
         handle = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
-    except OSError:  # there is no lock, or one that may not be read
-        return ""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others who look are not in the way
-    except BlockingIOError:
-        return _holder(folder)
-    except OSError:
-        return ""
-    finally:
-        os.close(handle)
+        try:
+            return _holder(folder) if _is_held(handle, fcntl.LOCK_SH) else ""  # others who look are not in the way
+        finally:
+            os.close(handle)
     return ""
 
 

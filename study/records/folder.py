@@ -1,7 +1,7 @@
 """The study folder: every path in it, its identity, and whether its files can be used.
 
-The records are the truth, and what a resume cannot trust it must not begin anew: each check names the file and the way
-out. What follows from the records (tables, MLflow, Optuna's storage) is made again and needs no check.
+The records are the truth, and what a resume cannot trust it must not begin anew: each check raises a `RecordError` that
+names the file and the way out. What follows from the records (tables, MLflow, Optuna's storage) is made again.
 """
 
 import contextlib
@@ -10,8 +10,7 @@ import re
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from study.errors import RecordError
-from study.records.files import DRAFT, LOCK, check_plain, sync, write_atomically
+from study.records.files import DRAFT, LOCK, check_plain, sync, usable, write_atomically
 from study.records.records import RESTORE, Moment, Whole
 from study.space.parsing import parse_space
 from study.space.space_file import Source
@@ -44,9 +43,7 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     name: Annotated[str, Meta(pattern=rf"\A{NAME.pattern}\Z")]
     created: Moment
     tracking_uri: str
-    """Absolute MLflow tracking URI."""
     space: str
-    """Where the space came from, for people."""
     spec: dict[str, Any]
     """The complete spec, defaults included."""
     digest: str
@@ -70,45 +67,25 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         return spec
 
 
-class _Entry:
-    """A file or folder of a study, by its name there."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, folder: "StudyFolder", _: object = None) -> Path:
-        return folder.path / self._name
-
-
-@dataclass(frozen=True)
 class StudyFolder:
     """All paths of one study."""
 
-    path: Path
-
-    identity_file = _Entry("study.json")
-    space_file = _Entry("space.yaml")
-    """The space as the person wrote it."""
-    packed_records = _Entry("records.jsonl.xz")
-    """The records of a packed study."""
-    optuna_journal = _Entry("optuna.journal")
-    """Where `optuna-dashboard` finds the trials of a study without a database for them."""
-    mirror_log = _Entry("mirror.log")
-    """What the mirror process had to say."""
-    tensorboard = _Entry("tensorboard")
-    """Event files, a folder for each trial. That it is there says that the study keeps them."""
-    table = _Entry("trials.csv")
-    certificate = _Entry("certificate.json")
-    """Of a hold-up study."""
-    certificate_page = _Entry("certificate.md")
-    checkpoints = _Entry("checkpoints")
-    """One folder per trial with its final policy."""
-    tracebacks = _Entry("tracebacks")
-    """What Ray wrote about each attempt that failed: `trial_00003_1.txt`, trial and attempt."""
-    report = _Entry("report")
-    """The report, made on request: a page, tables and figures."""
-    clips = _Entry("clips")
-    """Films of policies, made on request: `best.mp4`, `trial_00007.mp4`."""
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.identity_file, self.space_file, self.table = path / "study.json", path / "space.yaml", path / "trials.csv"
+        self.certificate, self.certificate_page = path / "certificate.json", path / "certificate.md"
+        self.packed_records = path / "records.jsonl.xz"
+        self.optuna_journal = path / "optuna.journal"
+        """Where `optuna-dashboard` finds the trials of a study without a database for them."""
+        self.mirror_log = path / "mirror.log"
+        self.tensorboard = path / "tensorboard"
+        """Event files, a folder for each trial. That it is there says that the study keeps them."""
+        self.checkpoints = path / "checkpoints"
+        """One folder per trial with its final policy."""
+        self.tracebacks = path / "tracebacks"
+        """What Ray wrote about each attempt that failed: `trial_00003_1.txt`, trial and attempt."""
+        self.report, self.clips = path / "report", path / "clips"
+        """Made on request: a page with tables and figures; films of policies, `best.mp4`, `trial_00007.mp4`."""
 
     @property
     def records(self) -> Path:
@@ -121,11 +98,7 @@ class StudyFolder:
         return self.checkpoints / f"trial_{trial:05d}"
 
     def exists(self) -> bool:
-        """Return whether a study was started here.
-
-        Raises:
-            RecordError: The folder may not be looked into.
-        """
+        """Return whether a study was started here."""
         with usable(self.path, "readable", _OTHER_FOLDER):
             return self.identity_file.exists()
 
@@ -133,9 +106,6 @@ class StudyFolder:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
 
         What a first start that recorded nothing has left is no obstacle.
-
-        Raises:
-            RecordError: The folder holds something already, or cannot be written.
         """
         with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -144,30 +114,21 @@ class StudyFolder:
             if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
                 entries.discard(self.tensorboard.name)
             if entries:
-                way = "Restore study.json from a backup to resume, or choose" if self.records.exists() else "Choose"
+                fix = f"Restore study.json from a backup to resume. {_OTHER_FOLDER}"
                 rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
-                raise RecordError(where=str(self.path), rule=rule, got=got, fix=f"{way} another --name or --out.")
-            if self.path.stat().st_mode & 0o077:  # it was there before
-                self.path.chmod(0o700)
+                raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
+            self.path.chmod(0o700)  # where it was there before
 
     def make_tensorboard(self) -> None:
-        """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them.
-
-        Raises:
-            RecordError: It cannot be made.
-        """
-        fix = "Check the permissions, or remove what is in its place."
-        with usable(self.tensorboard, "a folder that can be written", fix):
+        """Make the folder of event files, if it is not there: from now on whoever runs the study keeps them."""
+        with usable(self.tensorboard, "a folder that can be written", "Remove what is in its place."):
             self.tensorboard.mkdir(mode=0o700, exist_ok=True)
 
     def write(self, identity: StudyIdentity, space_text: str) -> None:
         """Write identity and space file of a new study, or what a resume changes of them; the folder must be locked.
 
-        The identity comes first: a folder with a space file and no identity is a person's own, and `prepare` refuses
-        it. A resume writes a space file that a kill in between has left out, and leaves one that is there.
-
-        Raises:
-            RecordError: The folder cannot be written.
+        The identity comes first: a folder with a space file alone is a person's own, and `prepare` refuses it. A resume
+        writes a space file that a kill in between has left out.
         """
         with usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
             if not self.identity_file.exists() or self.identity() != identity:
@@ -195,39 +156,26 @@ class StudyFolder:
             rule, got = "must be the folder of a study", "none (study.json is missing)"
             fix = "Restore it from a backup." if self.records.exists() else meant_by(self.path)
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
-        where, rule, got, fix = str(self.identity_file), "must be a study's identity", "", RESTORE
+        with usable(self.identity_file, "a file that you can read", RESTORE):
+            raw = self.identity_file.read_bytes()
         try:
-            with usable(self.identity_file, "a file that you can read", RESTORE):
-                content = msgspec.json.decode(self.identity_file.read_bytes(), type=dict[str, Any])
-            if (found := content.get("format")) == FORMAT:
+            content = msgspec.json.decode(raw, type=dict[str, Any])
+            if content.get("format") == FORMAT:
                 return msgspec.convert(content, StudyIdentity)
-            rule, got = f"this version reads format {FORMAT}", str(found)
-            fix = "Use the version of this project that wrote it."
-        except RecordError:
-            raise
+            got, fix = f"format {content.get('format')}", "Use the version of this project that wrote it."
         except (ValueError, RecursionError) as error:
-            got = f"a damaged file ({error})"
-        raise RecordError(where=where, rule=rule, got=got, fix=fix)
+            got, fix = f"a damaged file ({error})", RESTORE
+        rule = f"must be a study's identity of format {FORMAT}"
+        raise RecordError(where=str(self.identity_file), rule=rule, got=got, fix=fix)
 
     def check_unpacked(self) -> None:
-        """Refuse a packed study, which can be read only.
-
-        Raises:
-            RecordError: It is packed; says how to go on with it.
-        """
-        if self.records.suffix == ".xz":
-            fix = f"Copy the folder, run `xz -d {self.packed_records.name}` in the copy, and use that."
+        """Refuse a packed study, which can be read only."""
+        if self.records == self.packed_records:
+            fix = f"Copy the folder, run `xz -d {self.records.name}` in the copy, and use that."
             raise RecordError(where=str(self.records), rule="a packed study can be read only", fix=fix)
 
     def check_code(self, own_code: Iterable[str]) -> None:
-        """Refuse modules and scripts that lie in this folder, or would be looked for there: nothing of it is run.
-
-        Args:
-            own_code: `StudySpec.own_code`.
-
-        Raises:
-            RecordError: Names the first one.
-        """
+        """Refuse modules and scripts (`StudySpec.own_code`) that would be looked for in this folder: it runs none."""
         inside = self.path.resolve()
         for named in own_code:
             code = named.partition(":")[0]
@@ -245,22 +193,10 @@ def meant_by(path: Path) -> str:
     return f"Give one of these studies: {', '.join(inside[:8])}." if inside else "Give for instance studies/quickstart."
 
 
-@contextlib.contextmanager
-def usable(place: Path, rule: str, fix: str) -> Iterator[None]:
-    """Turn an error of the file system into one that says what must hold, such as `must be writable`."""
-    try:
-        yield
-    except OSError as error:
-        raise RecordError(where=str(place), rule=f"must be {rule} ({error.strerror})", fix=fix) from error
-
-
 def unpack_policy(archive: bytes, folder: Path) -> None:
     """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder, all of it or nothing.
 
     It is on the disk before this returns: the record that follows says for ever that it is there.
-
-    Raises:
-        OSError: The folder cannot be written.
     """
     draft = folder.with_name(f".{folder.name}{DRAFT}")
     shutil.rmtree(draft, ignore_errors=True)

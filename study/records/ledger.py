@@ -32,7 +32,6 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
-from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 
 _ADDING: dict[str, Callable[[float, float], float]] = {
@@ -51,17 +50,15 @@ _WARM_UP = tuple(each for each in _TIMED if not OF_ITERATIONS[each[0]].endswith(
 class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc]  # it is the one that changes
     """A trial as far as it has come: as what its latest attempt was started, and what came of it.
 
-    Moments are seconds since the epoch.
+    Moments are seconds since the epoch; `cpu_s` is of training, `timed` is what came after the warm-up, and `lost` is
+    what earlier attempts used.
     """
 
     started: float
     cpu_s_lost: float = 0.0
-    """CPU-seconds of training in earlier attempts."""
     cpu_s_reserved_lost: float = 0.0
-    """CPU-seconds that earlier attempts reserved."""
     ended_at: float | None = None
     last_seen: float = 0.0
-    """When the last record of the attempt was written."""
     status: str = "running"
     reason: str = ""
     timing: Timing | None = None
@@ -78,24 +75,19 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     cpus_per_machine: dict[str, int] = field(default_factory=dict)
     """Machine -> CPUs that the trial reserves there, once its processes are up."""
     node_loads: list[NodeLoad] = field(default_factory=list)
-    """What else its nodes did in the timed part."""
     timed_from: float | None = None
-    """When the warm-up was over, by the driver's clock."""
+    """When the warm-up was over, and when the latest iteration was recorded, by the driver's clock."""
     timed_to: float | None = None
-    """When the latest iteration was recorded, by the same clock."""
     iterations_done: int = 0
     timed_iterations: int = 0
-    """Those after the warm-up."""
     combined: dict[str, float] = field(default_factory=dict)
     """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
     counts: dict[str, int] = field(default_factory=dict)
     """By the same names: iterations that had the metric."""
     timed_episodes: float = 0.0
-    """Training episodes that ended after the warm-up."""
+    """Training episodes that ended after the warm-up, and their environment steps."""
     timed_lengths: float = 0.0
-    """Their environment steps."""
     cpu_s: float = 0.0
-    """Of training in this attempt."""
     evaluations: list[Evaluation] = field(default_factory=list)
     cpu_s_before: list[float] = field(default_factory=list)
     """CPU-seconds of training before each evaluation."""
@@ -122,12 +114,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return last is not None and last.num_cut >= len(last.returns) > 0
 
     @property
-    def num_lost_runners(self) -> int:
-        """Runners that were missing in the worst iteration."""
-        runners = int(self.setting[SCALE])
-        return max(runners - int(self.combined.get("num_healthy_env_runners", runners)), 0)
-
-    @property
     def timed_s(self) -> float:
         """Training seconds of the timed iterations."""
         return self.combined.get("iteration_time_s", 0.0)
@@ -145,14 +131,10 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         if self.status != "finished" or target is None:
             return None
         pairs = enumerate(itertools.pairwise(self.evaluations))
-        return next((at for at, (one, other) in pairs if one.mean >= target and other.mean >= target), None)
+        return next((at for at, pair in pairs if min(each.mean for each in pair) >= target), None)
 
     def env_steps_per_s(self, following: Iteration | None = None) -> float | None:
-        """Return env steps over training seconds, without the warm-up iterations; None before there are any.
-
-        Args:
-            following: Another iteration, which counts as if it had been taken in.
-        """
+        """Return env steps over training seconds after the warm-up, as if a `following` iteration had been taken in."""
         steps, seconds = int(self.combined.get("train_batch_size_actual", 0)), self.timed_s
         if following is not None and following.iteration > WARMUP_ITERATIONS:
             seconds += following.metrics.get("iteration_time_s") or 0.0
@@ -236,13 +218,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return values
 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
-        """Return the metrics of grain `trial`; None where the trial did not get far enough to have one.
-
-        Args:
-            spec: The space.
-            status: How the attempt ends.
-            moment: When it ends, seconds since the epoch.
-        """
+        """Return the metrics of grain `trial` of an attempt that ends so; None where it did not get far enough."""
         end = structs.replace(self, status=status, ended_at=moment)
         return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
 
@@ -251,22 +227,17 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
 
 
 class Ledger(Struct, kw_only=True):
-    """The state of a study."""
+    """The state of a study: its trials by their numbers, its sessions, and what the latest one planned and found."""
 
     rows: dict[int, TrialRow] = {}
-    """By number of the plan."""
     sessions: int = 0
-    """Drivers that have worked on the study."""
     num_trials: int = 0
-    """Trials planned by the latest driver."""
+    opened: StudyOpened | None = None
     closed: StudyClosed | None = None
     """How the latest driver ended; None while it works, or when it was killed."""
-    opened: StudyOpened | None = None
-    """What the latest driver found."""
     restarts: list[tuple[int, int]] = []
     """(trial, attempt) of attempts that another attempt replaced."""
     decisions: list[StageDecided] = []
-    """Of a hold-up study, in their order."""
     frozen: SettingsFrozen | None = None
     """The settings that a hold-up study confirms, once they are fixed."""
 

@@ -21,7 +21,6 @@ _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),
 )
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_GIT_TIMEOUT_S = 5.0
 
 
 def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
@@ -30,9 +29,7 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
     which a scheduler or a container can make fewer than `logical_cpus`.
 
-    Args:
-        own_modules: Name -> digest of the modules of the user's own that the environment consists of; the digest is
-            None where it was not taken.
+    `own_modules` are the user's own that the environment consists of, with their digests where these were taken.
     """
     job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES)
     for name in _PACKAGES:
@@ -60,12 +57,10 @@ def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str,
 
 def git_state(checkout: Path) -> dict[str, Any] | None:
     """Return commit and dirty flag of a checkout; None where there is none, as after an installation."""
-    if not (checkout / ".git").exists():
-        return None
     words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    commit, dash, _ = done.stdout.decode().strip().partition("-")
-    return {"commit": commit, "dirty": bool(dash)}
+    if (checkout / ".git").exists():
+        with suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=5.0, check=True)
+            commit, dash, _ = done.stdout.decode().strip().partition("-")
+            return {"commit": commit, "dirty": bool(dash)}
+    return None

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct, structs
 from study.errors import RecordError
 from study.harmless import one_line
 from study.machine.load import NodeLoad
-from study.records.files import sync
+from study.records.files import sync, usable
 from study.space.parameters import SCALE, Value
 from study.space.settings import Variant
 from study.space.spec import Execution
@@ -143,9 +143,8 @@ class StudyOpened(Record, frozen=True):
 
 
 class TrialStarted(OfTrial, frozen=True, forbid_unknown_fields=False):
-    """A trial was given to Ray Tune."""
+    """A trial was given to Ray Tune. Versions before 0.15.0 wrote what it was predicted to cost, too."""
 
-    # Versions before 0.15.0 wrote what it was predicted to cost.
     # Durable: else a power cut could take it back after its first values have gone to MLflow.
     durable: ClassVar[bool] = True
     seed: Whole
@@ -154,24 +153,20 @@ class TrialStarted(OfTrial, frozen=True, forbid_unknown_fields=False):
     proposed: dict[str, Number]
     """The tuned parameters as the sampler proposed them, before rounding to a runnable value."""
     iterations: Whole | None
-    """Limit of training iterations, when the space gives one."""
     anchor: str | None
     """Name of the baseline, arm or base cell that this trial comes from."""
     optuna_number: Whole | None
     """None for a trial that Optuna does not know of: it chose nothing there."""
     num_cpus: Whole
-    """CPUs reserved."""
     execution: Execution = "real"
     stage: str | None = None
     rule: dict[str, Number] = {}
     """In a hold-up or throughput study the complete setting as it is kept: no scale, rules in place of numbers."""
     digest: str = ""
-    """Identity of `rule`."""
     variant: str = "study"
     scale: Whole | None = None
     """Runners that the trial stands for where it is not `setting`'s, as records before 0.14.0 have it."""
     first_episode: Whole = 0
-    """Number of the first evaluation episode that the trial plays."""
 
     @property
     def num_env_runners(self) -> int:
@@ -202,20 +197,17 @@ class TrialBuilt(OfTrial, frozen=True):
 
 
 class Iteration(OfTrial, frozen=True):
-    """One training iteration."""
+    """One training iteration, from 1, with the environment steps and the seconds of training so far."""
 
     iteration: Whole
-    """From 1."""
     env_steps: Whole
-    """Environment steps trained on so far."""
     wall_time_s: float
-    """Training seconds so far."""
     metrics: Metrics
     """Metrics of grain `iteration` by name; None where the quantity does not exist."""
 
 
 class Evaluation(OfTrial, frozen=True):
-    """One evaluation."""
+    """One evaluation, with the steps and seconds of training before it."""
 
     iteration: Whole
     env_steps: Whole
@@ -235,8 +227,7 @@ class Evaluation(OfTrial, frozen=True):
 
     def __post_init__(self) -> None:
         if None in self.returns:
-            numbers = [math.nan if each is None else each for each in self.returns]
-            structs.force_setattr(self, "returns", numbers)
+            structs.force_setattr(self, "returns", [math.nan if each is None else each for each in self.returns])
 
 
 class TrialEnded(OfTrial, frozen=True):
@@ -245,7 +236,6 @@ class TrialEnded(OfTrial, frozen=True):
     durable: ClassVar[bool] = True
     status: Status
     reason: str
-    """Empty when finished."""
     summary: Metrics
     """Metrics of grain `trial` by name; None where the quantity does not exist."""
     checkpoint: str | None
@@ -260,13 +250,11 @@ class TrialEnded(OfTrial, frozen=True):
 
 
 class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
-    """A hold-up study took a decision: on what evidence, and which trials follow from it."""
+    """A hold-up study took a decision, from evidence. Versions before 0.13.0 wrote a hash of the lines before it."""
 
-    # Versions before 0.13.0 wrote a hash of the lines before it.
     durable: ClassVar[bool] = True
     number: Whole
     stage: str
-    """Stage whose trials led to it."""
     phase: str
     """Which part of the stage, such as `race 2`; the decisions of a study are in the order of their phases."""
     num_looks: Whole
@@ -277,7 +265,6 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     """Digests of the settings that do not."""
     evidence: dict[str, Any]
     requests: list[TrialRequest]
-    """The trials that follow, in their order."""
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
     protocol: Whole
@@ -285,13 +272,12 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
 
 
 class SettingsFrozen(Record, frozen=True):
-    """The settings that the confirmation will judge; test seeds are refused before this is on disk."""
+    """The settings, by digest, that the confirmation will judge; test seeds are refused before this is on disk."""
 
     durable: ClassVar[bool] = True
     winner: str
-    """Digest."""
     settings: dict[str, dict[str, Number]]
-    """Digest -> complete setting, of the winner and of every other arm."""
+    """Complete, of the winner and of every other arm."""
 
 
 class StudyClosed(Record, frozen=True):
@@ -342,23 +328,19 @@ def written_line(record: Record, *, seq: int, moment: float) -> bytes:
     return head[:-1] + b"," + body[1:] + b"\n"
 
 
-def parse_line(raw: bytes, where: str, end: int) -> Line:
-    """Return the record in a complete line; `end` is the offset of the byte after it.
+def _parsed(raw: bytes, seq: int, end: int) -> Line:
+    """Return the record in a line, which must be complete and have this number.
 
     Raises:
-        RecordError: It is not a record of a known schema.
+        ValueError: It is none.
     """
-    try:
-        at = raw.find(_KIND)
-        head = _READ_HEAD.decode(raw[:at].rstrip(b", ") + b"}")
-        if head.schema == SCHEMA:
-            return Line(seq=head.seq, time=head.time, record=_READ_RECORD.decode(b"{" + raw[at:]), end=end)
-    except (ValueError, RecursionError) as error:
-        got = f"{raw[:60]!r} ({one_line(str(error), 200)})"
-        rule = "must be a record with schema, seq, time, kind and the fields of its kind, each of its type"
-        raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
-    rule, fix = f"this version reads schema {SCHEMA}", "Use the version of this project that wrote the study."
-    raise RecordError(where=where, rule=rule, got=head.schema, fix=fix)
+    at = raw.find(_KIND)
+    head = _READ_HEAD.decode(raw[:at].rstrip(b", ") + b"}")
+    if head.schema != SCHEMA:
+        raise ValueError(f"this version reads schema {SCHEMA}, not {head.schema}")
+    if head.seq != seq or not raw.endswith(b"\n"):
+        raise ValueError(f"`seq` must be {seq}: lines are missing, doubled or cut")
+    return Line(seq=seq, time=head.time, record=_READ_RECORD.decode(b"{" + raw[at:]), end=end)
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[Line]:
@@ -381,20 +363,17 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
         with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
             file.seek(offset)
             for seq, raw in enumerate(file, start=first_seq):
-                where, got = f"{path}: line {seq + 1}", ""
                 if not raw.endswith(b"\n"):
-                    # A power cut leaves zeros in place of what was lost.
-                    torn = raw.rstrip(b"\0") if seq else raw
+                    torn = raw.rstrip(b"\0") if seq else raw  # a power cut leaves zeros in place of what was lost
                     if _BEGINNING.startswith(torn[: len(_BEGINNING)]):
                         return
-                    rule, got = "the last line must be a record or the beginning of one", f"{raw[:40]!r}"
-                else:
-                    offset += len(raw)
-                    line = parse_line(raw, where, offset)
-                    if line.seq != seq:
-                        rule, got = f"`seq` must be {seq}", f"{line.seq}: lines are missing or doubled"
-                if got:
-                    raise RecordError(where=where, rule=rule, got=got, fix=RESTORE)
+                offset += len(raw)
+                try:
+                    line = _parsed(raw, seq, offset)
+                except (ValueError, RecursionError) as error:
+                    rule = "must be a record with schema, seq, time, kind and the fields of its kind, each of its type"
+                    got = f"{raw[:60]!r} ({one_line(str(error), 200)})"
+                    raise RecordError(where=f"{path}: line {seq + 1}", rule=rule, got=got, fix=RESTORE) from error
                 yield line
     except (OSError, EOFError, lzma.LZMAError) as error:
         rule, fix = f"must be a complete file that can be read ({error})", "Check its permissions, or copy it again."
@@ -419,20 +398,16 @@ class RecordLog:
         Raises:
             RecordError: The file cannot be trusted; it is left as it is.
         """
-        self.path = path
-        self._writing = threading.Lock()
-        self._is_closed = False
-        """Whether this driver's session has ended: a thread that comes late must not write behind the end."""
+        self.path, self._writing = path, threading.Lock()
+        self._closed = False
+        """Whether this driver's session is over: a thread that comes late must not write behind the end."""
         self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
         for line in read_lines(path):
             self._next_seq, self._end = line.seq + 1, line.end
-        try:
+        with usable(path, "a file that can be written", "Correct its permissions, or free some space."):
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.ftruncate(self._file, self._end)
             sync(path.parent)
-        except OSError as error:
-            rule = f"must be a file that can be written ({error.strerror})"
-            raise RecordError(where=str(path), rule=rule, fix="Correct its permissions, or free some space.") from error
         self._inode = os.fstat(self._file).st_ino
 
     def now(self) -> float:
@@ -447,9 +422,6 @@ class RecordLog:
                 written to it, or the session has ended: then nothing is written.
         """
         with self._writing:
-            if self._is_closed:
-                rule, fix = "a session that has ended must write no more", "Run the same command with --resume."
-                raise RecordError(where=str(self.path), rule=rule, got=record.kind, fix=fix)
             self._check_alone()
             moment = self.now()
             raw = written_line(record, seq=self._next_seq, moment=moment)
@@ -465,24 +437,22 @@ class RecordLog:
                 fix = "Free some space, then run the same command with --resume; nothing recorded so far is lost."
                 raise RecordError(where=str(self.path), rule=rule, fix=fix) from error
             line = Line(seq=self._next_seq, time=moment, record=record, end=self._end + len(raw))
-            self._end, self._next_seq = line.end, line.seq + 1
-            self._is_closed = isinstance(record, StudyClosed)
+            self._end, self._next_seq, self._closed = line.end, line.seq + 1, isinstance(record, StudyClosed)
         return line
 
     def _check_alone(self) -> None:
-        """Refuse to write behind another driver, whatever became of the lock: its session's records are in the file."""
-        try:
+        """Refuse to write behind another driver, whatever became of the lock, or behind the end of this session."""
+        found, rule = "no file", f"only one driver may write, and this one left it at {self._end} bytes"
+        with contextlib.suppress(OSError):
             os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))  # else a file server's last answer would do
             status = self.path.stat()
-            if (status.st_ino, status.st_size) == (self._inode, self._end):
-                return
-            got = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
-        except OSError as error:
-            got = f"none that can be read ({error.strerror})"
-        rule = f"only one driver may write, and this one left it at {self._end} bytes"
-        got += ": another driver has taken the study over, or the file was changed"
+            found = f"{status.st_size} bytes" if status.st_ino == self._inode else "another file"
+        if self._closed:
+            rule, found = "a session that has ended must write no more", "a further record"
+        elif found == f"{self._end} bytes":
+            return
         fix = "Let one driver alone go on, with --resume; nothing recorded is lost."
-        raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=str(self.path), rule=rule, got=found, fix=fix)
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,8 @@ from msgspec import Struct
 from study.machine.load import NodeLoad
 from study.records.ledger import TrialRow
 from study.records.records import Timing
+from study.space.parameters import SCALE
+from study.text import count
 
 PRESSURE_LIMIT = 0.05
 """Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
@@ -37,50 +39,39 @@ class Label(Struct, frozen=True, kw_only=True):
 
 
 def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterable[TrialRow] = ()) -> Label | None:
-    """Return the label that an attempt ends with; None for one that was never built.
+    """Return the label that an attempt ends with; None for one that was never built. Only `measured` is in question.
 
-    Args:
-        row: The trial as far as it has come. Only `measured` is in question.
-        failed: Whether it failed, for instance because a runner died or did not answer.
-        lost: `node` or `process`: what died under it; empty when nothing did.
-        beside: Trials that ran beside it at some time.
+    It may have `failed`, or have `lost` a `node` or a `process`; others ran `beside` it at some time.
     """
-    if row.timing is None:
-        return None
-    label = Label(timing=row.timing, reason=row.timing_reason, provisional=row.provisional)
-    if label.timing != "measured":
-        return label
+    if row.timing != "measured":
+        return None if row.timing is None else Label(timing=row.timing, reason=row.timing_reason)
+    runners, combined = int(row.setting[SCALE]), row.combined
     losses = ["the trial failed"] if failed else []
     losses += [f"a {lost} of the trial died"] if lost else []
     for number, what, became in (
-        (row.num_lost_runners, "runner", "lost"),
-        (int(row.combined.get("num_env_runner_restarts", 0)), "runner", "restarted"),
-        (int(row.combined.get("num_dropped_samples", 0)), "sample", "dropped"),
+        (runners - int(combined.get("num_healthy_env_runners", runners)), "runner", "lost"),
+        (int(combined.get("num_env_runner_restarts", 0)), "runner", "restarted"),
+        (int(combined.get("num_dropped_samples", 0)), "sample", "dropped"),
     ):
-        losses += [f"{number} {what}{'s' if number > 1 else ''} {became}"] if number > 0 else []
+        losses += [f"{count(number, what)} {became}"] if number > 0 else []
     # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
     # for one, whoever held it.
     pressure = row.weighted_mean("cpu_pressure")
-    calm = label.provisional and pressure is not None and pressure < PRESSURE_LIMIT
+    calm = row.provisional and pressure is not None and pressure < PRESSURE_LIMIT
     losses += [] if calm else disturbances(row.node_loads, reserved(row, beside))
     if losses:
         return Label(timing="tainted", reason=", ".join(losses))
-    if not label.provisional:
-        return label
+    if not row.provisional:
+        return Label(timing="measured", reason=row.timing_reason)
     shown = "unknown" if pressure is None else f"{pressure:.1%}"
-    return Label(timing="measured" if calm else "oversubscribed", reason=f"{label.reason}; CPU pressure {shown}")
+    return Label(timing="measured" if calm else "oversubscribed", reason=f"{row.timing_reason}; CPU pressure {shown}")
 
 
 def reserved(row: TrialRow, others: Iterable[TrialRow]) -> dict[str, tuple[float, float]]:
-    """Return, for every machine of a trial, what the study held there during the trial's timed part, as means.
+    """Return what a study held on the machines of a trial in its timed part, as means, with others that ran beside it.
 
-    Args:
-        row: The trial.
-        others: Those that ran beside it at some time.
-
-    Returns:
-        Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from
-        that of strangers any more.
+    Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from that
+    of strangers any more.
     """
     begin, end = row.timed_from, row.timed_to
     if begin is None or end is None or end <= begin:
@@ -97,23 +88,14 @@ def reserved(row: TrialRow, others: Iterable[TrialRow]) -> dict[str, tuple[float
 
 
 def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Return in words what disturbed a trial on its nodes; nothing when its times are its own.
-
-    Args:
-        loads: What its nodes did.
-        reserved: As `reserved` returns it.
-    """
+    """Return in words what disturbed a trial on its nodes, of which `reserved` was held; nothing when it was alone."""
     found = []
     for load in loads:
         held, ended = reserved.get(load.machine or load.host, (load.num_cores, 0.0))
         if load.foreign_cores > max(load.num_cores - held, 0.0) + FOREIGN_LIMIT + ended:
-            most = f" (most by {load.largest})" if load.largest else ""
-            found.append(
-                f"foreign load on {load.host}: {load.foreign_cores:.1f} of {load.num_cores} cores busy with other "
-                f"processes{most}"
-            )
+            most, busy = f" (most by {load.largest})" if load.largest else "", f"{load.foreign_cores:.1f} of"
+            found.append(f"foreign load on {load.host}: {busy} {load.num_cores} cores busy with other processes{most}")
         if load.stolen_cores > max(FOREIGN_LIMIT, STOLEN_SHARE * load.num_cores):
-            found.append(
-                f"stolen time on {load.host}: its hypervisor withheld {load.stolen_cores:.1f} of {load.num_cores} cores"
-            )
+            lost = f"{load.stolen_cores:.1f} of {load.num_cores} cores"
+            found.append(f"stolen time on {load.host}: its hypervisor withheld {lost}")
     return found

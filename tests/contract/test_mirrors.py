@@ -22,10 +22,9 @@ from tensorboardX.event_file_writer import EventsWriter
 from study.cli.sync import sync_study
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
+from study.mirrors.boards import OptunaMirror, TensorBoardMirror, name_in_storage
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.optuna_storage import OptunaMirror, name_in_storage
 from study.mirrors.process import MirrorProcess, mirrors_of, sync
-from study.mirrors.tensorboard import TensorBoardMirror
 from study.records.ledger import ledger_of
 from tests.event_files import event_files, expected, scalars
 from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
@@ -51,15 +50,13 @@ class Mlflow:
         """Return all that the place holds, without what differs from one rebuild to the next."""
         return contents(self.database)
 
-    def statuses(self, folder):
-        return {trial: run.status for (trial, _), run in children(self.database).items() if run.active}
-
     def assert_follows(self, folder):
         """The place holds what the records say, by a second implementation, and nothing else."""
         assert_mirrored(folder, self.database)
-        session = ledger_of(folder.records).closed
-        wanted = {None: "KILLED", "complete": "FINISHED"}.get(session and session.reason, "KILLED")
-        assert parent(self.database).status == wanted
+        state, names = ledger_of(folder.records), {"finished": "FINISHED", "failed": "FAILED", "complete": "FINISHED"}
+        shown = {trial: run.status for (trial, _), run in children(self.database).items() if run.active}
+        assert shown == {trial: names.get(row.status, "KILLED") for trial, row in state.rows.items()}
+        assert parent(self.database).status == names.get(state.closed and state.closed.reason, "KILLED")
 
 
 class OptunaDatabase:
@@ -87,10 +84,6 @@ class OptunaDatabase:
             for number, each in self.trials(folder).items()
         }
 
-    def statuses(self, folder):
-        names = {TrialState.COMPLETE: "FINISHED", TrialState.FAIL: "FAILED"}
-        return {number: names[each.state] for number, each in self.trials(folder).items()}
-
     def assert_follows(self, folder):
         rows = {number: row for number, row in ledger_of(folder.records).rows.items() if row.ended}
         trials = self.trials(folder)
@@ -99,6 +92,7 @@ class OptunaDatabase:
         }
         for number, row in rows.items():
             assert trials[number].values == ([row.summary["score"]] if row.status == "finished" else None)
+            assert trials[number].state == (TrialState.COMPLETE if row.status == "finished" else TrialState.FAIL)
         by_number = sorted(trials, key=lambda number: trials[number].number)
         assert by_number == sorted(rows, key=lambda number: rows[number].ended_at)
 
@@ -126,11 +120,6 @@ class TensorBoard:
 
     def shown(self, folder):
         return {name: (scalars(file), file.name[-12:]) for name, file in event_files(folder).items()}
-
-    def statuses(self, folder):
-        rows = ledger_of(folder.records).rows  # event files tell that a trial has ended, and not how
-        names = [name for name, file in event_files(folder).items() if (file.parent / ".ended").exists()]
-        return {trial: rows[trial].status.upper() for trial in (int(name[6:11]) for name in names)}
 
     def assert_follows(self, folder):
         assert {name: scalars(file) for name, file in event_files(folder).items()} == expected(folder)
@@ -203,12 +192,10 @@ def test_a_study_is_shown_completely_and_a_repetition_changes_nothing(study):
     folder.records.write_bytes(whole)
     assert sync(place.kind(folder)) == len(STORY)
     place.assert_follows(folder)
-    assert place.statuses(folder) == {0: "FINISHED", 1: "FAILED", 2: "FINISHED", 3: "FAILED"}
     before = place.shown(folder)
-    mirror = place.kind(folder)
-    sync(mirror)
-    if place.kind is MlflowMirror:
-        mirror.state_file.unlink()
+    assert sync(place.kind(folder)) == 0
+    assert place.shown(folder) == before
+    place.kind(folder).state_file.unlink()
     assert sync(place.kind(folder)) == len(STORY)
     assert place.shown(folder) == before
 
@@ -253,7 +240,7 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
             try:
                 while mirror.step():
                     calls, fatal = (0, 1) if place.kind is MlflowMirror else (calls, fatal)
-                mirror.show_status(ended=True)
+                mirror.end()
                 done = True
             except fault:
                 kills += 1
@@ -278,21 +265,9 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study, monkeypatch
             sync(place.kind(folder))
     follow(mirror)
     assert mirror.behind == 0
-    mirror.show_status(ended=True)
+    mirror.end()
     mirror.close()
     place.assert_follows(folder)
-
-
-def test_a_study_that_was_killed_is_taken_up_by_its_resume(study):
-    folder, place = study
-    append(folder, opened(), *whole_trial(0), started(1), iteration(1, 1))
-    sync(place.kind(folder))
-    if place.kind is not TensorBoardMirror:
-        place.assert_follows(folder)
-    append(folder, opened(2), ended(1, "interrupted"), *whole_trial(1, attempt=2), closed(session=2))
-    sync(place.kind(folder))
-    place.assert_follows(folder)
-    assert place.statuses(folder) == {0: "FINISHED", 1: "FINISHED"}
 
 
 def test_records_that_became_fewer_are_followed_anew(study):
@@ -309,7 +284,6 @@ def test_records_that_became_fewer_are_followed_anew(study):
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
     follow(mirror)
     mirror.close()
-    assert place.statuses(folder) == {0: "FINISHED"}
     if place.kind is not MlflowMirror:  # which shows of the attempt that was replaced what it had got
         place.assert_follows(folder)
 
@@ -331,20 +305,19 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
     folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
     folder.make_tensorboard()
     append(folder, opened())
-    with monkeypatch.context() as patched, (folder.path / ".mirror.lock").open("w") as lock:
+    with (folder.path / ".mirror.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        patched.setattr(process, "SYNC_TIMEOUT_S", 0.1)
         with pytest.raises(TrackingError, match=r"only one process.*Fix: "):
             sync(mirrors_of(folder)[0])
 
     def catch_up(mirror):
-        if not isinstance(mirror, TensorBoardMirror):
-            raise TrackingError(f"{mirror.name} is away.")
-        return 0
+        if isinstance(mirror, TensorBoardMirror):
+            return 2
+        raise TrackingError(f"{mirror.name} is away.")
 
     monkeypatch.setattr("study.cli.sync.catch_up", catch_up)
     said = sync_study(folder)
-    assert next(said).startswith("TensorBoard's folder is up to date")
+    assert next(said) == "TensorBoard's folder is up to date: 2 records sent."
     assert next(said) == "Optuna's storage is away."
     with pytest.raises(TrackingError, match="MLflow is away"):
         next(said)
@@ -385,7 +358,7 @@ def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path
     append(folder, closed())
     os.kill(mirrors.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
     reports = mirrors.finish(60)
-    assert [report.drained for report in reports] == [True] * 3, reports
+    assert [report.reason for report in reports] == [""] * 3, reports
     assert mirrors.finish(0) == reports
     for kind in (Mlflow, OptunaJournal, TensorBoard):
         kind(tmp_path).assert_follows(folder)
@@ -402,9 +375,9 @@ def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(tmp_path, em
     until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
     with pytest.raises(TrackingError, match=r"Fix: "):
         mirrors.wait_ready("mlflow", 1)
-    refused, *others = mirrors.finish(20)
-    assert (refused.behind, refused.drained, refused.reason != "") == (len(STORY), False, True)
-    assert [report.drained for report in others] == [True, True]
+    *others, refused = mirrors.finish(20)
+    assert (refused.behind, refused.reason != "") == (len(STORY), True)
+    assert [report.reason for report in others] == ["", ""]
     (tmp_path / "mlflow.db").rmdir()
     (tmp_path / "mlflow.db").write_bytes(empty_database)
     sync(MlflowMirror(folder))

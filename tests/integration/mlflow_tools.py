@@ -69,36 +69,24 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
                 name=name,
             )
         }
-        for table in ("params", "tags"):
+        for place, table in {"params": "params", "tags": "tags", "latest": "latest_metrics"}.items():
             for run, key, value in ask(f"select run_uuid, key, value from {table}"):
                 if run in runs:
-                    getattr(runs[run], table)[key] = value
+                    getattr(runs[run], place)[key] = value
         for run, *point in ask("select run_uuid, key, timestamp, step, value from metrics"):
             if run in runs:
                 assert tuple(point[1:]) not in runs[run].points[point[0]]
                 runs[run].points[point[0]].add(tuple(point[1:]))
-        for run, key, value in ask("select run_uuid, key, value from latest_metrics"):
-            if run in runs:
-                runs[run].latest[key] = value
     return list(runs.values())
 
 
 def contents(database: Database, name: str = "demo") -> dict[tuple[str, ...], Any]:
     """Return what MLflow holds, without the ids that differ from one rebuild to the next."""
-    return {
-        run.key: (
-            run.name,
-            run.status,
-            run.active,
-            run.start,
-            run.end,
-            run.params,
-            {key: value for key, value in run.tags.items() if key != "mlflow.parentRunId"},
-            dict(run.points),
-            run.latest,
-        )
-        for run in look(database, name)
-    }
+    found = {}
+    for run in look(database, name):
+        run.tags.pop("mlflow.parentRunId", None)
+        found[run.key] = run
+    return found
 
 
 def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
@@ -164,8 +152,8 @@ def assert_mirrored(folder: StudyFolder, database: Database, name: str = "demo")
 
 
 @contextmanager
-def answering_server(status: int, body: bytes) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """Answer every request so; yield the address and the headers seen."""
+def answering_server(status: int, body: bytes, **headers: str) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Answer every request so; yield the address and what was asked, with the headers."""
     seen: list[dict[str, str]] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -173,6 +161,8 @@ def answering_server(status: int, body: bytes) -> Iterator[tuple[str, list[dict[
             self.rfile.read(int(self.headers["Content-Length"] or 0))
             seen.append({"path": self.path, **dict(self.headers)})
             self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

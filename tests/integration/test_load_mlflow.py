@@ -116,7 +116,7 @@ def test_a_study_that_runs_is_read_as_far_as_it_was_sent_which_is_said(tmp_path,
     (said,) = [problem for problem in mine.problems if "MLflow has the study's records until" in problem]
     assert truth.data.sheet["last_record"] in said
     sent(synthetic.closed())
-    mirror.show_status(ended=True)
+    mirror.end()
     mine = analysis.open(uri)
     assert_same(mine, analysis.open(folder.path))
     assert not any("MLflow has" in problem for problem in mine.problems)

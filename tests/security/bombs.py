@@ -1,27 +1,14 @@
-"""Pickles that leave a mark when somebody loads them, under every name that an engine would load by itself."""
+"""Pickles that leave a mark when somebody loads them, under names that an engine or Python would load by itself."""
 
 import io
 import pickle
 import zipfile
 from pathlib import Path
 
-NAMES = (
-    "checkpoints/trial_00000/module_state.pkl",
-    "checkpoints/trial_00000/policy.msgpack",
-    "checkpoints/trial_00000/class_and_ctor_args.pkl",
-    "checkpoints/trial_00000/policy.pt",
-    "checkpoints/trial_00001/rllib_checkpoint.pkl",
-    "tuner.pkl",
-    "trainable.pkl",
-    "searcher-state-2026-01-01_00-00-00.pkl",
-    "optuna.pkl",
-    "records.pkl",
-    "mlruns/model/python_model.pkl",
-    "mlruns/model/data/model.pth",
-    ".cache/joblib.pkl",
-)
-MODULES = ("sitecustomize", "orjson", "pandas", "numpy", "conftest", "study")
-"""Modules that Python would take from a folder on its path."""
+POLICY = ("module_state.pkl", "policy.msgpack", "class_and_ctor_args.pkl", "policy.pt", "rllib_checkpoint.pkl")
+FILES = ("tuner.pkl", "trainable.pkl", "searcher-state-2026-01-01_00-00-00.pkl", "optuna.pkl", "records.pkl")
+MODULES = ("sitecustomize", "orjson", "pandas", "conftest", "study", "__main__", "__init__", "errors")
+"""Modules that Python would take from a folder on its path, or from a package of that name."""
 
 
 class Bomb:
@@ -40,18 +27,17 @@ def bomb(mark: Path) -> bytes:
 
 def plant(folder: Path, mark: Path) -> None:
     """Put bombs into a study folder, beside what is there."""
-    for name in NAMES:
+    for name in (*(f"checkpoints/trial_00000/{name}" for name in POLICY), *FILES):
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(_torch_file(bomb(mark)) if file.suffix in (".pt", ".pth") else bomb(mark))
+        file.write_bytes(_torch_file(bomb(mark)) if file.suffix == ".pt" else bomb(mark))
     for name in MODULES:
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
 
 
 def _torch_file(content: bytes) -> bytes:
     """Return a file as `torch.save` writes it: a pickle in an archive."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
         archive.writestr("archive/data.pkl", content)
         archive.writestr("archive/version", "3\n")
     return buffer.getvalue()

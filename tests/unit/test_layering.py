@@ -156,7 +156,7 @@ HOMES = {
     },  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/proposals.py", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/tensorboard.py"},
+    "tensorboardX": {"study/mirrors/boards.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
 }
 
@@ -183,8 +183,7 @@ LOADS = {
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
-        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror": ENGINES,
-        "study.mirrors.optuna_storage study.mirrors.tensorboard": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.boards": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },

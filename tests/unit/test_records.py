@@ -4,8 +4,8 @@ import json
 import math
 import resource
 import signal
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -56,7 +56,6 @@ STARTED, ITERATION, EVALUATION, ENDED = 1, 3, 6, 7
         (3, b"\n", "must be a record"),
         (3, b'{"schema":1,"seq":3,"time":1.0,"kind":' + b"[" * 100_000 + b"\n", "must be a record"),
         (3, b"", "`seq` must be 3"),
-        (3, {"seq": 2}, "`seq` must be 3"),
         (3, {"schema": 99}, "this version reads schema 1"),
         (3, {"kind": "surprise"}, "must be a record"),
         (3, {"time": -1.0}, "must be a record"),
@@ -166,18 +165,18 @@ def test_nothing_is_written_behind_the_end_of_a_session_nor_behind_another_drive
     with RecordLog(folder.records) as first, RecordLog(folder.records) as second:
         second.append(opened(2))
         for record in (iteration(0, 2), closed("stopped")):
-            with pytest.raises(RecordError, match=r"another driver has taken the study over.*Fix: "):
+            with pytest.raises(RecordError, match=r"only one driver may write.*Fix: "):
                 first.append(record)
         second.append(closed(session=2))
-        with pytest.raises(RecordError, match="a session that has ended must write no more, got iteration"):
+        with pytest.raises(RecordError, match="a session that has ended must write no more"):
             second.append(iteration(0, 1))
     with RecordLog(folder.records) as log:
         copy = folder.records.read_bytes()
         folder.records.unlink()
-        with pytest.raises(RecordError, match="none that can be read"):
+        with pytest.raises(RecordError, match="got no file"):
             log.append(started(0))
         folder.records.write_bytes(copy)
-        with pytest.raises(RecordError, match="another file"):
+        with pytest.raises(RecordError, match="got another file"):
             log.append(started(0))
     assert records(folder.records) == [opened(1), started(0), opened(2), closed(session=2)]
 
@@ -193,13 +192,6 @@ def test_a_clock_that_is_set_back_moves_no_time_of_a_session(tmp_path, monkeypat
 
 def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
     path = tmp_path / "records.jsonl"
-    with RecordLog(path) as log:
-        writers = [
-            threading.Thread(target=lambda: [log.append(iteration(0, number)) for number in range(300)])
-            for _ in range(4)
-        ]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-    assert [line.seq for line in read_lines(path)] == list(range(4 * 300))
+    with RecordLog(path) as log, ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: log.append(iteration(0, number)), range(1200)))
+    assert [line.seq for line in read_lines(path)] == list(range(1200))
