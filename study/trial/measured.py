@@ -230,22 +230,19 @@ class Phases(MeasuredAlgorithm):
         by_agent = self.config.count_steps_by == "agent_steps"
         steps = 0
         while steps < self.config.total_train_batch_size:
-            rounds.append(self._sample_round())
+            samples: list[Sample] = self.ask_runners("measured_sample", "a round of sampling must end")
+            for _, _, measurement in samples:
+                check_runner(measurement)
+            rounds.append(samples)
             gained = sum(
                 sum(episode.agent_steps() for episode in episodes) if by_agent else measurement.env_steps
-                for episodes, _, measurement in rounds[-1]
+                for episodes, _, measurement in samples
             )
             if gained == 0:
                 rule = "a round of sampling must bring steps"
                 raise TrialError(where="env runners", rule=rule, got="0", fix="Check the environment.")
             steps += gained
         return rounds
-
-    def _sample_round(self) -> list[Sample]:
-        samples: list[Sample] = self.ask_runners("measured_sample", "a round of sampling must end")
-        for _, _, measurement in samples:
-            check_runner(measurement)
-        return samples
 
 
 class Whole(MeasuredAlgorithm):
@@ -262,8 +259,6 @@ class Whole(MeasuredAlgorithm):
         latest = tuple(self.ask_runners("taken", "must say what it has sampled"))
         self.last_step = self._step_measured(
             rounds=(latest,),
-            num_env_runners=sum(measurement.num_runners for measurement in latest),
-            latest=latest,
             num_gradient_updates=None,
             learner=losses_of(results.get(of_rllib.LEARNER_RESULTS, {})),
         )
