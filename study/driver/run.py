@@ -47,7 +47,7 @@ from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
+from study.trial.engine.envs.probing import probe_study, speeds_of
 from study.trial.messages import TRIAL, TrialConfig
 from study.trial.settling import with_lasting_learner, with_lasting_process
 
@@ -115,11 +115,10 @@ class _Session:
             spec = known.settle(spec)
         elif spec.holdup is not None:
             spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
-        self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         if self.adopted is None:  # else its environment was made when it was read
             display.note(f"Trying the environment {spec.environment.id} …")
-            self.spaces = probe_study(spec, options.space)
+            probe_study(spec, options.space)
             spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
