@@ -11,10 +11,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from study.errors import RecordError, SpaceError
 from study.harmless import mask_credentials, one_line
@@ -38,10 +38,6 @@ _DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, Type
 """What reading damaged records can raise."""
 ENDS = {"until": "at the end of the stage that was asked for", "time budget": "out of time"}
 """Reason of a driver's end -> how the study stands, in words; other reasons are words themselves."""
-OF_RUNNING = (
-    *("trial", "attempt", "num_env_runners", "seed", "stage", "setting", "started", "progress", "timing", "summary"),
-)
-"""What JSON tells of a trial under way."""
 AT_THE_FLOOR = 0.05
 """Share of the way from floor to reference below which a trial has learnt nothing: the floor is the mean of random
 episodes, around which the means of a few others scatter."""
@@ -116,14 +112,6 @@ class Status:
     def num_ended(self) -> int:
         """Trials that are over for good."""
         return self.counts["finished"] + self.counts["failed"]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the status as JSON values, of a trial what tells it from others and how far it is."""
-        named = {name: each and each._asdict() for name, each in (("mirror", self.mirror), ("left", self.left))}
-        running = [{name: getattr(row, name) for name in OF_RUNNING} for row in self.running]
-        advice = [each._asdict() for each in self.advice]
-        values = asdict(replace(self, running=(), mirror=None, left=None, advice=()))
-        return values | named | {"running": running, "advice": advice, "num_ended": self.num_ended}
 
 
 def read_status(path: str | Path, *, moment: float | None = None) -> Status:

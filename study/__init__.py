@@ -3,6 +3,7 @@
 Importing this imports no engine.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from study.errors import (
@@ -40,14 +41,17 @@ __all__ = [
 ]
 
 
-def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
-    """Run or resume a study from Python, as `study.driver.run.run_study` does.
+_HOMES = {
+    "RunOptions": "study.driver.opening",
+    "StudyResult": "study.driver.run",
+    "StudySpec": "study.space.spec",
+    "fast": "study.trial.configuration",
+    "load_space": "study.adopted.loading",
+}
 
-    Args:
-        spec: The space.
-        options: Name, folder, Ray, MLflow and limits of the run.
-        display: Shows the study; by default one line per trial on standard error.
-    """
+
+def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
+    """Run or resume a study; by default one line per trial is written to standard error."""
     from study.cli.display import Display
     from study.driver.run import run_study
 
@@ -56,15 +60,6 @@ def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | N
 
 def __getattr__(name: str) -> Any:
     """Import what needs other packages on first use."""
-    homes = {
-        "RunOptions": "study.driver.opening",
-        "StudyResult": "study.driver.run",
-        "StudySpec": "study.space.spec",
-        "fast": "study.trial.configuration",
-        "load_space": "study.adopted.loading",
-    }
-    if name in homes:
-        import importlib
-
-        return getattr(importlib.import_module(homes[name]), name)
-    raise AttributeError(f"module 'study' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'study' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -20,8 +20,6 @@ FILE_WIDTH = 140
 """Columns of what goes into a file or a pipe."""
 PROGRAMS = ("python ", "mlflow ui", "pip install", "://")
 """What a line with a command or an address holds."""
-NARROW = 100
-"""Terminals with fewer columns get tighter tables."""
 
 
 class SteadyConsole(Console):
@@ -56,11 +54,7 @@ def terminal(*, error: bool = False) -> SteadyConsole:
 
 
 def write(text: str, *, error: bool = False) -> None:
-    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it.
-
-    Raises:
-        OSError: It cannot be written, as on a full disk.
-    """
+    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it."""
     stream = sys.stderr if error else sys.stdout
     try:
         stream.write(printable(text))
@@ -88,23 +82,20 @@ def table(
     *,
     words: Collection[str] = (),
     fold: Collection[str] = (),
-    width: int = FILE_WIDTH,
 ) -> Table:
     """Return a table without lines, numbers to the right; a row takes one line unless a column may fold.
 
     Args:
-        headings: One for each column; on a narrow terminal those of two words take two lines.
+        headings: One for each column; those of several words take two lines.
         rows: Cells, as many as headings. Texts are never markup.
         words: Columns with words, which stand to the left and are never wrapped.
         fold: Columns with words that may take several lines.
-        width: Columns of the terminal; on a narrow one the columns stand closer.
     """
-    narrow = width < NARROW
-    made = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=narrow)
+    made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        shown = Text(heading.replace(" ", "\n", 1) if narrow else heading)
         justify: JustifyMethod = "left" if heading in (*words, *fold) else "right"
         folds = heading in fold
+        shown = Text(heading.replace(" ", "\n", 1))
         made.add_column(shown, justify=justify, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
     for row in rows:
         made.add_row(*map(Text, row))

@@ -38,15 +38,9 @@ class ExitCode(IntEnum):
 
 
 class StudyError(Exception):
-    """Base of every error that this project raises on purpose.
+    """Base of every error that this project raises on purpose; its parts are those of a `Fault`.
 
     The text is made of the parts, `where: rule, got value. Fix: action.`, and is never read back by a program.
-
-    Attributes:
-        where: File, field, option or part that is wrong.
-        rule: What must hold: "must be at least 1".
-        got: What was found instead; empty where the rule says it already.
-        fix: What to do, as a sentence.
     """
 
     def __init__(self, message: str = "", *, where: str = "", rule: str = "", got: object = "", fix: str = "") -> None:
@@ -86,23 +80,17 @@ class RecordError(StudyError, ValueError):
 
 
 class TrialError(StudyError, RuntimeError):
-    """A trial cannot go on; its row says why.
-
-    Attributes:
-        place: The last line of a person's own code that the error came through; empty where there is none.
-    """
+    """A trial cannot go on; its row says why."""
 
     place = ""
+    """The last line of a person's own code that the error came through; empty where there is none."""
 
 
 class TrialLostError(TrialError):
-    """A node or a process died under a trial, which may have had no part in it.
-
-    Attributes:
-        node: Whether the node died, or is out of reach, and not a process alone.
-    """
+    """A node or a process died under a trial, which may have had no part in it."""
 
     node = False
+    """Whether the node died, or is out of reach, and not a process alone."""
 
 
 class AnalysisError(StudyError, ValueError):
@@ -150,3 +138,8 @@ class SpaceError(StudyError, ValueError):
     def of(cls, source: str, *, where: str, rule: str, got: object = "", fix: str, line: int | None = None) -> Self:
         """Return the error of one fault; arguments as of `Fault`."""
         return cls(source, [Fault(where=where, rule=rule, got=str(got), fix=fix, line=line)])
+
+
+def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> SpaceError:
+    """Return the error of one option or argument of a command."""
+    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)

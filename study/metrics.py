@@ -4,21 +4,23 @@ Every quantity is raw: nothing here is smoothed, and a rate is a total over a to
 monotonic clock of the trial's main process.
 """
 
+import ast
 import functools
+import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from statistics import fmean
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from study.records.ledger import TrialRow
     from study.space.spec import StudySpec
     from study.trial.measure import StepMeasurement as Step
 
-Of = TypeVar("Of", bound=Callable[..., float | None])
 Grain = Literal["iteration", "evaluation", "trial", "row"]
 Sum = Literal["mean", "weighted mean", "total", "largest", "smallest"]
 
@@ -30,35 +32,43 @@ FINAL_SHARE = 0.1
 """Evaluations in this last share of the budget make up `final_return`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A recorded quantity.
 
     Attributes:
-        grain: What one value describes: a training iteration, an evaluation, a whole trial; or `row`: a trial too, but
-            added up from the other records whenever a table is made, so that no record of its own holds it.
-        name: The key in records, MLflow and tables.
         unit: SI-like unit; `1` for pure numbers.
-        meaning: One line.
         section: Where TensorBoard shows it, such as `speed`; empty where no mirror gets it.
         of_trial: What the column of this name in a table of trials holds: the `mean` over the timed iterations (those
             after the warm-up), the `weighted mean` by their time, or the `total`, `largest` or `smallest` value of all
             iterations or evaluations; None: a table of trials has no such column.
         counted: Whether its values are whole numbers.
-        of: Its value, of what was measured in an iteration, or of a trial that ended and its space; None where it is
-            absent.
+        how: Its value, of what was measured in an iteration, or of a trial that ended and its space; by default what
+            stands there under its name.
         rllib: Of what the learner reports: its keys in RLlib's results, of which the first that is logged counts.
+        name: The key in records, MLflow and tables.
+        meaning: One line.
+        grain: What one value describes: a training iteration, an evaluation, a whole trial; or `row`: a trial too, but
+            added up from the other records whenever a table is made, so that no record of its own holds it.
     """
 
-    grain: Grain
-    name: str
     unit: str
-    meaning: str
     section: str = ""
     of_trial: Sum | None = None
     counted: bool = False
-    of: Callable[..., float | None] | None = None
+    how: Callable[..., float | None] | None = None
     rllib: tuple[str, ...] = ()
+    name: str = ""
+    meaning: str = ""
+    grain: Grain = "iteration"
+
+    def of(self, measured: Any, *spec: "StudySpec") -> float | None:
+        """Return its value of an iteration, or of a trial that ended and its space; None where it is absent."""
+        if self.rllib:  # explained variance is undefined for constant targets; everything else was checked
+            value = measured.learner.get(self.name)
+            return value if value is not None and math.isfinite(value) else None
+        found: float | None = getattr(measured, self.name) if self.how is None else self.how(measured, *spec)
+        return found
 
     @property
     def mirrored(self) -> bool:
@@ -71,107 +81,20 @@ class Metric:
         return self.counted and self.of_trial not in ("mean", "weighted mean")
 
 
-_ALL: list[Metric] = []
-
-
-def _declared(grain: Grain, unit: str, **others: Any) -> Callable[[Of], Of]:
-    """Declare a metric: its name, its meaning and its value are those of a function."""
-
-    def declare(of: Of) -> Of:
-        meaning = " ".join(str(of.__doc__).split())
-        _ALL.append(Metric(grain=grain, name=of.__name__, unit=unit, meaning=meaning, of=of, **others))
-        return of
-
-    return declare
-
-
-_of_iteration = functools.partial(_declared, "iteration")
-_of_trial = functools.partial(_declared, "trial")
-
-
-def _of_learner(name: str, *keys: str, **others: Any) -> None:
-    """Declare a metric that the learner computes; of the keys in RLlib's results the first that is logged counts."""
-
-    def of(step: "Step") -> float | None:
-        # Explained variance is undefined for constant targets; everything else was checked.
-        value = step.learner.get(name)
-        return value if value is not None and math.isfinite(value) else None
-
-    _ALL.append(Metric(grain="iteration", name=name, of=of, rllib=keys, **others))
-
-
-def _of_records(grain: Grain, name: str, unit: str, meaning: str, **others: Any) -> None:
-    """Declare a metric that `study.records` makes of the records of a trial."""
-    _ALL.append(Metric(grain=grain, name=name, unit=unit, meaning=meaning, **others))
+def _declared_in(place: type, grain: Grain) -> Iterator[Metric]:
+    """Yield the metrics of a class, each with its name there and the text below it as its meaning."""
+    (body,) = ast.parse(inspect.getsource(place)).body
+    assert isinstance(body, ast.ClassDef)
+    for entry, text in pairwise(body.body):
+        if isinstance(entry, ast.Assign) and isinstance(text, ast.Expr):
+            name, meaning = ast.unparse(entry.targets[0]), " ".join(ast.literal_eval(text.value).split())
+            yield replace(getattr(place, name), name=name, meaning=meaning, grain=grain)
 
 
 # --- of an iteration --------------------------------------------------------------------------------------------------
 
 
-@_of_iteration("s", of_trial="mean", section="time")
-def iteration_time_s(step: "Step") -> float | None:
-    """The whole iteration: sampling, learning, synchronisation and the rest; no evaluation.
-
-    Of APPO and IMPALA, at least a second and one train batch; before an evaluation, until all that was begun is done.
-    """
-    return step.main.wall_time_s
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def sampling_time_s(step: "Step") -> float | None:
-    """From asking the runners for samples until the last one has answered."""
-    return step.sampling_time_s
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def slowest_runner_time_s(step: "Step") -> float | None:
-    """Largest time that one runner process spent in its own sampling, by its own clock."""
-    return max(step.time_by_runner.values())
-
-
-@_of_iteration("s", of_trial="mean")
-def mean_runner_time_s(step: "Step") -> float | None:
-    """Mean over runner processes of the time spent in their own sampling.
-
-    Of APPO and IMPALA, over those that delivered, and a sample counts where it ends.
-    """
-    return fmean(step.time_by_runner.values())
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def learning_time_s(step: "Step") -> float | None:
-    """The update: connectors, advantages, all epochs."""
-    return step.learning_time_s
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def sync_time_s(step: "Step") -> float | None:
-    """Sending the new weights to the runners."""
-    return step.sync_time_s
-
-
-@_of_iteration("s", of_trial="mean")
-def rest_time_s(step: "Step") -> float | None:
-    """The iteration less sampling, learning and synchronisation."""
-    return None if step.phases_s is None else step.main.wall_time_s - step.phases_s
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def learner_busy_time_s(step: "Step") -> float | None:
-    """Time that the learner spent on updates, by its own clock, mean over learners.
-
-    An update counts in the iteration in which it ends. Only where sampling and learning overlap (APPO, IMPALA).
-    """
-    return step.learner_busy_time_s
-
-
-@_of_iteration("s", of_trial="mean", section="time")
-def overlap_time_s(step: "Step") -> float | None:
-    """Time for which, at the least, runners sampled while the learner learnt.
-
-    mean_runner_time_s + learner_busy_time_s - iteration_time_s, at least 0, no runner and no learner at work for more
-    than the iteration.
-    """
+def _overlap_time_s(step: "Step") -> float | None:
     if step.learner_busy_time_s is None:
         return None
     # A sample or an update counts where it ends, with all of its time: what began before the iteration must not make
@@ -181,109 +104,12 @@ def overlap_time_s(step: "Step") -> float | None:
     return max(sampled_s + min(step.learner_busy_time_s, wall_time_s) - wall_time_s, 0.0)
 
 
-@_of_iteration("1", of_trial="mean", section="runners", counted=True)
-def policy_lag(step: "Step") -> float | None:
-    """Updates between the policy that sampled and the one that learnt from it (APPO, IMPALA)."""
-    return step.policy_lag
+def _num_healthy_env_runners(step: "Step") -> int:
+    alive = step.num_env_runners
+    return sum(sample.num_runners for sample in step.last_of_runners) if alive is None else alive
 
 
-@_of_iteration("env steps", of_trial="mean", section="runners", counted=True)
-def train_batch_size_actual(step: "Step") -> float | None:
-    """Environment steps that this iteration trained on; of APPO and IMPALA, that arrived for training."""
-    return step.env_steps
-
-
-@_of_iteration("1", of_trial="largest", counted=True)
-def num_sampling_rounds(step: "Step") -> float | None:
-    """Rounds of sampling until the batch was full; 1 unless a runner fell short."""
-    return None if step.phases_s is None else len(step.rounds)
-
-
-@_of_iteration("1", of_trial="smallest", section="runners", counted=True)
-def num_healthy_env_runners(step: "Step") -> float | None:
-    """Runners that delivered samples in this iteration; of APPO and IMPALA, where not all need to, that are alive."""
-    if step.num_env_runners is not None:
-        return step.num_env_runners
-    return sum(sample.num_runners for sample in step.last_of_runners)
-
-
-@_of_iteration("1", of_trial="largest", counted=True)
-def num_dropped_samples(step: "Step") -> float | None:
-    """Answers of runners that were lost or came too late, since the start of the trial.
-
-    Of APPO and IMPALA, also those that RLlib discarded because a learner process was behind.
-    """
-    return step.num_dropped_samples
-
-
-@_of_iteration("1", of_trial="largest", counted=True)
-def num_env_runner_restarts(step: "Step") -> float | None:
-    """Runner processes that were started anew, since the start of the trial."""
-    return step.num_restarts
-
-
-@_of_iteration("return", counted=True)
-def episode_return_sum(step: "Step") -> float:
-    """Sum of the returns of the training episodes that ended in this iteration; 0 when none did."""
-    return math.fsum(sample.episode_return_sum for sample in step.samples)
-
-
-@_of_iteration("1", of_trial="total", section="runners", counted=True)
-def num_episodes(step: "Step") -> float:
-    """Training episodes that ended in this iteration."""
-    return sum(sample.num_episodes for sample in step.samples)
-
-
-@_of_iteration("env steps", counted=True)
-def episode_len_sum(step: "Step") -> float | None:
-    """Sum of the lengths of those episodes."""
-    return sum(sample.episode_len_sum for sample in step.samples)
-
-
-@_of_iteration("1", of_trial="total", section="learner", counted=True)
-def num_gradient_updates(step: "Step") -> float | None:
-    """Minibatch updates that ended in this iteration; of APPO and IMPALA perhaps none, and then no loss."""
-    return step.num_gradient_updates
-
-
-_of_learner("kl", "mean_kl_loss", unit="nat", meaning="KL of old to new policy, last minibatch.", section="learner")
-_of_learner("entropy", "entropy", unit="nat", meaning="Entropy of the policy, last minibatch.", section="learner")
-_of_learner("policy_loss", "policy_loss", "mean_pi_loss", unit="1", meaning="Policy loss, last minibatch.")
-_of_learner(
-    "vf_loss", "mean_vf_loss", "vf_loss", unit="return^2", meaning="Value loss, last minibatch.", section="learner"
-)
-_of_learner(
-    "vf_explained_var",
-    "vf_explained_var",
-    unit="1",
-    meaning="Explained variance of the value function, last minibatch.",
-    section="learner",
-)
-
-
-@_of_iteration("CPU s", of_trial="mean")
-def cpu_time_s(step: "Step") -> float | None:
-    """CPU time that the trial's processes used in this iteration."""
-    runners = math.fsum(sample.cpu_time_s for sample in step.samples)
-    return step.main.cpu_time_s + step.learners_cpu_time_s + runners
-
-
-@_of_iteration("MB", of_trial="largest", section="machine")
-def peak_rss_mb(step: "Step") -> float | None:
-    """Sum over the trial's processes of their largest resident size so far; shared pages count in each.
-
-    A runner counts from its first sample on.
-    """
-    runners = math.fsum(sample.peak_rss_mb for sample in step.last_of_runners)
-    return step.main.peak_rss_mb + step.learners_peak_rss_mb + runners
-
-
-@_of_iteration("1", of_trial="weighted mean", section="machine")
-def cpu_pressure(step: "Step") -> float | None:
-    """Share of time in which some task of the trial's busiest node waited for a CPU (Linux PSI).
-
-    Of the iteration, seen from the main process, or of a runner's sampling in it; the largest.
-    """
+def _cpu_pressure(step: "Step") -> float | None:
     # The main process's node is watched over the whole iteration, and every node over each runner's sampling, all its
     # samples together: what disturbs the runners must not be thinned by a long update, and the worst moment is no share
     # of the iteration.
@@ -298,154 +124,209 @@ def cpu_pressure(step: "Step") -> float | None:
     return min(max(shares), 1.0) if shares else None
 
 
-@_of_iteration("return", section="return")
-def training_return(step: "Step") -> float | None:
+def _num_episodes(step: "Step") -> int:
+    return sum(sample.num_episodes for sample in step.samples)
+
+
+def _episode_return_sum(step: "Step") -> float:
+    return math.fsum(sample.episode_return_sum for sample in step.samples)
+
+
+def _training_return(step: "Step") -> float | None:
+    return _episode_return_sum(step) / episodes if (episodes := _num_episodes(step)) else None
+
+
+def _rest_time_s(step: "Step") -> float | None:
+    return None if step.phases_s is None else step.main.wall_time_s - step.phases_s
+
+
+def _num_sampling_rounds(step: "Step") -> int | None:
+    return None if step.phases_s is None else len(step.rounds)
+
+
+def _cpu_time_s(step: "Step") -> float:
+    runners = math.fsum(sample.cpu_time_s for sample in step.samples)
+    return step.main.cpu_time_s + step.learners_cpu_time_s + runners
+
+
+def _peak_rss_mb(step: "Step") -> float:
+    runners = math.fsum(sample.peak_rss_mb for sample in step.last_of_runners)
+    return step.main.peak_rss_mb + step.learners_peak_rss_mb + runners
+
+
+_time = functools.partial(Metric, "s", "time", "mean")
+
+
+class _OfIterations:
+    iteration_time_s = _time(how=lambda step: step.main.wall_time_s)
+    """The whole iteration: sampling, learning, synchronisation and the rest; no evaluation. Of APPO and IMPALA, at
+    least a second and one train batch; before an evaluation, until all that was begun is done."""
+    sampling_time_s = _time()
+    """From asking the runners for samples until the last one has answered."""
+    slowest_runner_time_s = _time(how=lambda step: max(step.time_by_runner.values()))
+    """Largest time that one runner process spent in its own sampling, by its own clock."""
+    mean_runner_time_s = Metric("s", of_trial="mean", how=lambda step: fmean(step.time_by_runner.values()))
+    """Mean over runner processes of the time spent in their own sampling. Of APPO and IMPALA, over those that
+    delivered, and a sample counts where it ends."""
+    learning_time_s = _time()
+    """The update: connectors, advantages, all epochs."""
+    sync_time_s = _time()
+    """Sending the new weights to the runners."""
+    rest_time_s = Metric("s", of_trial="mean", how=_rest_time_s)
+    """The iteration less sampling, learning and synchronisation."""
+    learner_busy_time_s = _time()
+    """Time that the learner spent on updates, by its own clock, mean over learners. An update counts in the iteration
+    in which it ends. Only where sampling and learning overlap (APPO, IMPALA)."""
+    overlap_time_s = _time(how=_overlap_time_s)
+    """Time for which, at the least, runners sampled while the learner learnt. mean_runner_time_s + learner_busy_time_s
+    - iteration_time_s, at least 0, no runner and no learner at work for more than the iteration."""
+    policy_lag = Metric("1", "runners", "mean", counted=True)
+    """Updates between the policy that sampled and the one that learnt from it (APPO, IMPALA)."""
+    train_batch_size_actual = Metric("env steps", "runners", "mean", counted=True, how=lambda step: step.env_steps)
+    """Environment steps that this iteration trained on; of APPO and IMPALA, that arrived for training."""
+    num_sampling_rounds = Metric("1", of_trial="largest", counted=True, how=_num_sampling_rounds)
+    """Rounds of sampling until the batch was full; 1 unless a runner fell short."""
+    num_healthy_env_runners = Metric("1", "runners", "smallest", counted=True, how=_num_healthy_env_runners)
+    """Runners that delivered samples in this iteration; of APPO and IMPALA, where not all need to, that are alive."""
+    num_dropped_samples = Metric("1", of_trial="largest", counted=True)
+    """Answers of runners that were lost or came too late, since the start of the trial. Of APPO and IMPALA, also those
+    that RLlib discarded because a learner process was behind."""
+    num_env_runner_restarts = Metric("1", of_trial="largest", counted=True, how=lambda step: step.num_restarts)
+    """Runner processes that were started anew, since the start of the trial."""
+    episode_return_sum = Metric("return", counted=True, how=_episode_return_sum)
+    """Sum of the returns of the training episodes that ended in this iteration; 0 when none did."""
+    num_episodes = Metric("1", "runners", "total", counted=True, how=_num_episodes)
+    """Training episodes that ended in this iteration."""
+    episode_len_sum = Metric("env steps", counted=True, how=lambda step: sum(it.episode_len_sum for it in step.samples))
+    """Sum of the lengths of those episodes."""
+    num_gradient_updates = Metric("1", "learner", "total", counted=True)
+    """Minibatch updates that ended in this iteration; of APPO and IMPALA perhaps none, and then no loss."""
+    kl = Metric("nat", "learner", rllib=("mean_kl_loss",))
+    """KL of old to new policy, last minibatch."""
+    entropy = Metric("nat", "learner", rllib=("entropy",))
+    """Entropy of the policy, last minibatch."""
+    policy_loss = Metric("1", rllib=("policy_loss", "mean_pi_loss"))
+    """Policy loss, last minibatch."""
+    vf_loss = Metric("return^2", "learner", rllib=("mean_vf_loss", "vf_loss"))
+    """Value loss, last minibatch."""
+    vf_explained_var = Metric("1", "learner", rllib=("vf_explained_var",))
+    """Explained variance of the value function, last minibatch."""
+    cpu_time_s = Metric("CPU s", of_trial="mean", how=_cpu_time_s)
+    """CPU time that the trial's processes used in this iteration."""
+    peak_rss_mb = Metric("MB", "machine", "largest", how=_peak_rss_mb)
+    """Sum over the trial's processes of their largest resident size so far; shared pages count in each. A runner counts
+    from its first sample on."""
+    cpu_pressure = Metric("1", "machine", "weighted mean", how=_cpu_pressure)
+    """Share of time in which some task of the trial's busiest node waited for a CPU (Linux PSI). Of the iteration, seen
+    from the main process, or of a runner's sampling in it; the largest."""
+    training_return = Metric("return", "return", how=_training_return)
     """episode_return_sum / num_episodes; absent when no episode ended. Exploring: not a score."""
-    episodes = num_episodes(step)
-    return episode_return_sum(step) / episodes if episodes else None
 
 
-# --- of an evaluation; `study.records` adds them up -------------------------------------------------------------------
-
-_of_records(
-    "evaluation",
-    "eval_return",
-    "return",
-    "Mean return of the evaluation on its fixed seeds; greedy, unless evaluation.stochastic is set.",
-    section="return",
-)
-_of_records("evaluation", "eval_time_s", "s", "Wall time of the evaluation; outside every training time.")
-_of_records("evaluation", "num_eval_episodes", "1", "Episodes of the evaluation.", of_trial="total", counted=True)
-_of_records(
-    "evaluation",
-    "num_cut",
-    "1",
-    "Episodes of the evaluation that did not end and were cut at the limit.",
-    of_trial="total",
-    counted=True,
-)
+class _OfEvaluations:
+    eval_return = Metric("return", "return")
+    """Mean return of the evaluation on its fixed seeds; greedy, unless evaluation.stochastic is set."""
+    eval_time_s = Metric("s")
+    """Wall time of the evaluation; outside every training time."""
+    num_eval_episodes = Metric("1", of_trial="total", counted=True)
+    """Episodes of the evaluation."""
+    num_cut = Metric("1", of_trial="total", counted=True)
+    """Episodes of the evaluation that did not end and were cut at the limit."""
 
 
-# --- of a trial -------------------------------------------------------------------------------------------------------
+# --- of a trial that ended --------------------------------------------------------------------------------------------
 
 
-@_of_trial("s", section="speed")
-def wall_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Sum of iteration_time_s: training alone, without start-up and evaluation."""
-    return end.last_iteration.wall_time_s if end.last_iteration else 0.0
-
-
-@_of_trial("env steps", section="speed", counted=True)
-def env_steps(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Environment steps that the trial trained on."""
-    return end.last_iteration.env_steps if end.last_iteration else 0
-
-
-@_of_trial("env steps/s", section="speed")
-def env_steps_per_s(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Env steps over training seconds so far, total over total, without the first iteration."""
-    return end.env_steps_per_s()
-
-
-@_of_trial("return", section="return")
-def final_return(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Mean of eval_return over the evaluations in the last tenth of the budget."""
+def _final_return(end: "TrialRow", spec: "StudySpec") -> float | None:
     return end.final_return if end.status == "finished" else None
 
 
-@_of_trial("1", section="return")
-def score(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """final_return on the scale floor = 0, reference = 1, clipped to [0, 1.2]; 0 for a failed trial."""
+def _score(end: "TrialRow", spec: "StudySpec") -> float | None:
     # An interruption has no score, and nothing has one in a throughput study, or without the returns that give it a
     # meaning.
     if end.status == "failed" and spec.learns and spec.is_scored:
         return 0.0
-    final = final_return(end, spec)
+    final = _final_return(end, spec)
     return spec.score(final) if final is not None and math.isfinite(final) and spec.is_scored else None
 
 
-@_of_trial("env steps", section="target", counted=True)
-def env_steps_to_target(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Environment steps until the first of two consecutive evaluations at or above the target.
-
-    Absent when there are none within the budget.
-    """
-    at = end.reached(spec)
-    return None if at is None else end.evaluations[at].env_steps
+def _at_target(value: Callable[["TrialRow", int], float]) -> Callable[["TrialRow", "StudySpec"], float | None]:
+    """Return how to take a value at the evaluation that reached the target; None where none did."""
+    return lambda end, spec: None if (place := end.reached(spec)) is None else value(end, place)
 
 
-@_of_trial("s", section="target")
-def time_to_target_s(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Training seconds until then."""
-    at = end.reached(spec)
-    return None if at is None else end.evaluations[at].wall_time_s
+def _most_cores(name: str) -> Callable[["TrialRow", "StudySpec"], float | None]:
+    return lambda end, spec: max((getattr(load, name) for load in end.node_loads), default=None)
 
 
-@_of_trial("CPU s", section="target")
-def cpu_s_to_target(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """CPU time of the trial's processes in training until then."""
-    at = end.reached(spec)
-    return None if at is None else end.cpu_s_before[at]
-
-
-@_of_trial("return", section="return")
-def peak_return(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """The best evaluation of the trial: against final_return it shows a late collapse. Never a score."""
+def _peak_return(end: "TrialRow", spec: "StudySpec") -> float | None:
     return max((each.mean for each in end.evaluations if math.isfinite(each.mean)), default=None)
 
 
-@_of_trial("s", section="time")
-def startup_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """From the start of the trial's main process until every runner was ready."""
-    return end.startup_time_s
-
-
-@_of_trial("s", section="time")
-def evaluation_time_s(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Sum of eval_time_s."""
+def _evaluation_time_s(end: "TrialRow", spec: "StudySpec") -> float:
     # One by one, since `sum` rounds otherwise from Python 3.12 on.
     return functools.reduce(operator.add, (each.eval_time_s for each in end.evaluations), 0.0)
 
 
-@_of_trial("CPU s", section="machine")
-def cpu_s_reserved(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """From the start of the trial to its end, waiting for CPUs included, x CPUs reserved.
-
-    Of an attempt that a killed driver left, to its last record.
-    """
-    return (end.duration_s or 0.0) * end.num_cpus
-
-
-@_of_trial("CPU s", section="machine")
-def cpu_s_spent(end: "TrialRow", spec: "StudySpec") -> float | None:
+class _OfTrials:
+    wall_time_s = Metric("s", "speed", how=lambda end, _: end.last_iteration.wall_time_s if end.last_iteration else 0.0)
+    """Sum of iteration_time_s: training alone, without start-up and evaluation."""
+    env_steps = Metric(
+        "env steps", "speed", counted=True, how=lambda end, _: end.last_iteration.env_steps if end.last_iteration else 0
+    )
+    """Environment steps that the trial trained on."""
+    env_steps_per_s = Metric("env steps/s", "speed", how=lambda end, _: end.env_steps_per_s())
+    """Env steps over training seconds so far, total over total, without the first iteration."""
+    final_return = Metric("return", "return", how=_final_return)
+    """Mean of eval_return over the evaluations in the last tenth of the budget."""
+    score = Metric("1", "return", how=_score)
+    """final_return on the scale floor = 0, reference = 1, clipped to [0, 1.2]; 0 for a failed trial."""
+    env_steps_to_target = Metric(
+        "env steps", "target", counted=True, how=_at_target(lambda end, at: end.evaluations[at].env_steps)
+    )
+    """Environment steps until the first of two consecutive evaluations at or above the target. Absent when there are
+    none within the budget."""
+    time_to_target_s = Metric("s", "target", how=_at_target(lambda end, at: end.evaluations[at].wall_time_s))
+    """Training seconds until then."""
+    cpu_s_to_target = Metric("CPU s", "target", how=_at_target(lambda end, at: end.cpu_s_before[at]))
+    """CPU time of the trial's processes in training until then."""
+    peak_return = Metric("return", "return", how=_peak_return)
+    """The best evaluation of the trial: against final_return it shows a late collapse. Never a score."""
+    startup_time_s = Metric("s", "time", how=lambda end, _: end.startup_time_s)
+    """From the start of the trial's main process until every runner was ready."""
+    evaluation_time_s = Metric("s", "time", how=_evaluation_time_s)
+    """Sum of eval_time_s."""
+    cpu_s_reserved = Metric("CPU s", "machine", how=lambda end, _: (end.duration_s or 0.0) * end.num_cpus)
+    """From the start of the trial to its end, waiting for CPUs included, x CPUs reserved. Of an attempt that a killed
+    driver left, to its last record."""
+    cpu_s_spent = Metric("CPU s", "machine", how=lambda end, _: end.cpu_s if end.last_iteration else None)
     """CPU time of the trial's processes during training."""
-    return end.cpu_s if end.last_iteration else None
-
-
-@_of_trial("cores", section="machine")
-def foreign_cores(end: "TrialRow", spec: "StudySpec") -> float | None:
-    """Mean cores that processes of others kept busy in the timed part, on the node where that was most.
-
-    Absent where the system does not tell.
-    """
-    return max((load.foreign_cores for load in end.node_loads), default=None)
-
-
-@_of_trial("cores", section="machine")
-def stolen_cores(end: "TrialRow", spec: "StudySpec") -> float | None:
+    foreign_cores = Metric("cores", "machine", how=_most_cores("foreign_cores"))
+    """Mean cores that processes of others kept busy in the timed part, on the node where that was most. Absent where
+    the system does not tell."""
+    stolen_cores = Metric("cores", "machine", how=_most_cores("stolen_cores"))
     """Mean cores that the hypervisor of a virtual machine withheld in the timed part, where that was most."""
-    return max((load.stolen_cores for load in end.node_loads), default=None)
 
 
-# --- of the row of a trial in a table; added up in `study.records` ----------------------------------------------------
+class _OfRows:
+    iterations = Metric("1", counted=True)
+    """Training iterations done."""
+    timed_iterations = Metric("1", counted=True)
+    """Those after the warm-up."""
+    timed_env_steps = Metric("env steps", counted=True)
+    """Environment steps of the timed iterations."""
+    timed_s = Metric("s")
+    """Training seconds of the timed iterations."""
+    episode_len = Metric("env steps")
+    """Mean length of the training episodes that ended in the timed part."""
+    num_evaluations = Metric("1", counted=True)
+    """Evaluations done."""
 
-_of_records("row", "iterations", "1", "Training iterations done.", counted=True)
-_of_records("row", "timed_iterations", "1", "Those after the warm-up.", counted=True)
-_of_records("row", "timed_env_steps", "env steps", "Environment steps of the timed iterations.", counted=True)
-_of_records("row", "timed_s", "s", "Training seconds of the timed iterations.")
-_of_records("row", "episode_len", "env steps", "Mean length of the training episodes that ended in the timed part.")
-_of_records("row", "num_evaluations", "1", "Evaluations done.", counted=True)
 
+_GRAINS: tuple[tuple[type, Grain], ...] = (
+    *((_OfIterations, "iteration"), (_OfEvaluations, "evaluation"), (_OfTrials, "trial"), (_OfRows, "row")),
+)
+_ALL = tuple(metric for place, grain in _GRAINS for metric in _declared_in(place, grain))
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
 OF_ITERATIONS: Mapping[str, Sum] = MappingProxyType(
     {metric.name: metric.of_trial for metric in _ALL if metric.grain == "iteration" and metric.of_trial is not None}

@@ -1,66 +1,34 @@
-"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine."""
+"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine.
+
+A wrong option or argument is a `SpaceError` everywhere.
+"""
 
 import atexit
 import contextlib
 import functools
+import inspect
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from study.adopted.loading import load_space, words
-from study.console import say, terminal, write
-from study.errors import SpaceError
-from study.records.folder import NAME, NAME_RULE
+from study.console import say, terminal
+from study.errors import SpaceError, wrong_option
 from study.space.space_file import read_space, written
 from study.space.spec import StudySpec
 
-
-def command_app(help_text: str | None = None) -> typer.Typer:
-    """Return an empty group of commands, in the style of all of them."""
-    return typer.Typer(
-        help=help_text,
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
-
-
-def examples(*commands: str) -> str:
-    """Return the end of a command's help: how it may be typed."""
-    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        write(f"{version('runner-scaling-study')}\n")
-        raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-]
 Space = Annotated[
     str | None,
     typer.Option("--space", metavar="SPACE", help="Space file: a path, or the name of one in search_spaces/."),
 ]
 SpaceArgument = Annotated[str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.")]
-Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
-Out = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="Ray to join: auto, or host:port. Without it RAY_ADDRESS if set, else a private local Ray ('local')."
-    ),
-]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,20 +41,39 @@ Trials = Annotated[
 ]
 
 
-def wrong_option(option: str, rule: str, *, got: object = "", fix: str) -> SpaceError:
-    """Return the error of one option or argument of a command."""
-    return SpaceError.of("command line", where=option, rule=rule, got=str(got), fix=fix)
+def command_app(help_text: str | None = None) -> typer.Typer:
+    """Return an empty group of commands, in the style of all of them."""
+    settings: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+    return typer.Typer(help=help_text, no_args_is_help=True, **settings)
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: how it may be typed."""
+    return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
+
+
+def with_options_of(kind: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a command that takes `**options` have, besides its own, those that stand with the fields of a class."""
+
+    def extended(function: Callable[..., None]) -> Callable[..., None]:
+        signature, hints = inspect.signature(function), typing.get_type_hints(kind, include_extras=True)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        fields = [
+            each.replace(kind=each.KEYWORD_ONLY, annotation=hints[each.name])
+            for each in inspect.signature(kind).parameters.values()
+            if typing.get_origin(hints[each.name]) is Annotated
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *fields])  # type: ignore[attr-defined]
+        return function
+
+    return extended
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
 
 
 def one_space(argument: str | None, option: str | None) -> str:
-    """Return the space that the command line names, by its place or by `--space`.
-
-    Raises:
-        SpaceError: It names none, or two.
-    """
+    """Return the space that the command line names, by its place or by `--space`."""
     if argument and option and argument != option:
         got = f"'{argument}' and '{option}'"
         raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.")
@@ -97,11 +84,7 @@ def one_space(argument: str | None, option: str | None) -> str:
 
 
 def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:
-    """Return a file with a space around the script of `--config`, which is run up to where it would train.
-
-    Raises:
-        SpaceError: The script, or an option, is wrong.
-    """
+    """Return a file with a space around the script of `--config`, which is run up to where it would train."""
     from study.adopted.loading import read_script, remarks, space_text
 
     numbers = [] if runners is None else runners.split(",")
@@ -141,11 +124,7 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
 
 
 def load(space: str, given: list[str] | None, trials: int | None, *, new: bool = True) -> StudySpec:
-    """Return the space as the command line changes it; a script that it names is run, and the person reads so.
-
-    Raises:
-        SpaceError: It is wrong; names every fault.
-    """
+    """Return the space as the command line changes it; a script that it names is run, and the person reads so."""
     if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
     return load_space(space, overrides=overrides_of(given, trials), new=new)
@@ -157,7 +136,7 @@ def overrides_of(given: list[str] | None, trials: int | None) -> list[str]:
 
 
 def as_run(file: Path, changes: list[str]) -> str:
-    """Return the space as it is run: the file, or where the command line changes it, its content with the changes.
+    """Return the space as it is run: the file, or its content with what the command line changes.
 
     Then without the file's comments, which may say something else of a value that was changed.
     """
@@ -167,43 +146,20 @@ def as_run(file: Path, changes: list[str]) -> str:
     return written(read_space(file, overrides=changes).content, header=header)
 
 
-# --- single values ----------------------------------------------------------------------------------------------------
-
-
-def checked_name(name: str) -> str:
-    """Return a study's name, which becomes a folder's.
-
-    Raises:
-        SpaceError: It cannot be one.
-    """
-    if not NAME.fullmatch(name):
-        raise wrong_option("--name", NAME_RULE, got=f"'{name}'", fix="Choose another name.")
-    return name
-
-
-def checked_stage(text: str, spec: StudySpec) -> str:
-    """Return a stage of the study.
-
-    Raises:
-        SpaceError: It has no such stage.
-    """
+def check_stage(text: str | None, spec: StudySpec) -> None:
+    """Refuse a stage that a study does not have; None is fine."""
     from study.designs.registry import design_of
 
     stages = design_of(spec).stages
-    if text in stages:
-        return text
-    rule, fix = f"must be one of {', '.join(stages)}", "Name a stage."
-    if not stages:
-        rule, fix = "only a study with stages (hold-up) takes it", "Drop it, or give the space a holdup section."
-    raise wrong_option("--until", rule, got=f"'{text}'", fix=fix)
+    if text is not None and text not in stages:
+        rule, fix = f"must be one of {', '.join(stages)}", "Name a stage."
+        if not stages:
+            rule, fix = "only a study with stages (hold-up) takes it", "Drop it, or give the space a holdup section."
+        raise wrong_option("--until", rule, got=f"'{text}'", fix=fix)
 
 
 def seconds(text: str, place: str) -> float:
-    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`.
-
-    Raises:
-        SpaceError: It is something else, or zero.
-    """
+    """Return a duration: `45s`, `90m`, `1h30m`, or as batch systems write it, `2:00:00` or `1-12:00:00`."""
     number = r"(\d+(?:\.\d+)?)"
     clock = re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text.strip())
     match = clock or re.fullmatch(rf"()(?:{number}h)?(?:{number}m)?(?:{number}s)?", text.strip())

@@ -42,9 +42,9 @@ class Driven:
 
     def groups(self) -> Iterator[list[TrialStarted]]:
         """Yield the trials that start together, to the end of the study; the caller ends them."""
-        while not self.conductor.exhausted or self.conductor.part_ended:
-            if self.conductor.part_ended:
-                self.kept.append(self.conductor.begin_part())
+        while not self.conductor.exhausted:
+            if self.conductor.queue.part_ended:
+                self.kept.append(self.conductor.queue.begin_part())
                 continue
             started = []
             while (one := self.conductor.next_trial()) is not None:

@@ -12,7 +12,7 @@ from study.designs.base import start_of
 from study.designs.holdup.stages import decide, phases, requests_of
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.needs import evaluation_due, execution_of, label_at_start, num_cpus, progress_of
+from study.planning import evaluation_due, execution_of, label_at_start, num_cpus, progress_of
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (

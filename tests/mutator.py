@@ -1,6 +1,6 @@
 """Puts small wrong changes into a package, one at a time, and counts how many of them some test notices.
 
-    python -m tests.mutator study/planning --mutants 20 --tests tests/unit/test_planning.py
+    python -m tests.mutator study/planning.py --mutants 20 --tests tests/unit/test_planning.py
 
 A mutant changes one expression of the package: a comparison, `and` or `or`, a condition, an operator of arithmetic, a
 number or a truth value. Which ones are tried follows from `--seed` alone as long as the package stays as it is, so that
@@ -106,7 +106,7 @@ def noticed_by(tests: list[str], checkout: Path) -> str:
 def main() -> None:
     """Try some mutants of a package and print which survive."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("package", help="A folder or file of the checkout, such as study/planning.")
+    parser.add_argument("package", help="A folder or file of the checkout, such as study/planning.py.")
     parser.add_argument("--mutants", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", default="tests/unit", help="Files and folders for pytest, with spaces.")

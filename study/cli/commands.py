@@ -1,76 +1,586 @@
-"""All commands, in one table. A command's module is imported when it is called, so that `--help` is fast.
+"""All commands. What one needs is imported when it is called, so that `--help` is fast.
 
 A person's mistake ends here: a `StudyError` that nobody else took, or a full disk, is printed without a traceback.
 """
 
+import contextlib
 import errno
-import importlib
 import os
+import re
+import shlex
 import sys
 import traceback
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from study.console import say, terminal, write
-from study.errors import ExitCode, StudyError, in_one_line
-from study.options import Version
-
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "run": ("study.cli.run", "Run a study, or continue one."),
-    "status": ("study.cli.status", "Print where a study stands, or list the studies of a folder."),
-    "report": ("study.cli.results", "Write the report of a study: one page, tables and figures."),
-    "evaluate": ("study.cli.evaluate", "Play a recorded policy, or a random one; film it."),
-    "certificate": ("study.cli.results", "Certificate of a hold-up study: write FOLDER, verify FOLDER."),
-    "export": ("study.cli.results", "Print a trial's setting as a plain RLlib script."),
-    "repeat": ("study.cli.results", "Train the setting of a trial again on new seeds."),
-    "launch": ("study.launch.commands", "Run a study as a job: SLURM, OAR, ssh."),
-    "doctor": ("study.cli.doctor", "Check this machine, or a Ray cluster, before a study."),
-    "sync": ("study.cli.sync", "Bring MLflow, Optuna's storage and TensorBoard up to date."),
-    "pack": ("study.cli.results", "Copy a study for publication."),
-    "schema": ("study.cli.results", "Print every field of a space file."),
-}
-"""Name -> (module with it in its `app`, what the list of commands says of it)."""
-
-
-def load(name: str) -> Any:
-    """Import a command's module and return the command, or the group of that name."""
-    found = get_command(importlib.import_module(COMMANDS[name][0]).app)
-    return getattr(found, "commands", {}).get(name, found)
-
-
-class Commands(TyperGroup):
-    """Lists the commands of the table, and imports one when it is called."""
-
-    def __init__(self, **settings: Any) -> None:
-        """Show a stand-in for each command."""
-        super().__init__(**settings)
-        self.commands = {name: TyperCommand(name, help=summary) for name, (_, summary) in COMMANDS.items()}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the command itself."""
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found if name is None else load(name), rest
-
-
-app = typer.Typer(
-    cls=Commands,
-    help="Scaling studies of RLlib on Ray: which settings hold up at many environment runners, and what they cost.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+from study.console import say, table, terminal, write, write_json
+from study.driver.opening import Address, Out, RunOptions, checked_name
+from study.errors import ExitCode, StudyError, in_one_line, wrong_option
+from study.launch.commands import app as launch_app
+from study.options import (
+    Set,
+    Space,
+    SpaceArgument,
+    Trials,
+    as_run,
+    check_stage,
+    command_app,
+    examples,
+    load,
+    one_space,
+    overrides_of,
+    seconds,
+    space_of_script,
+    with_lines,
+    with_options_of,
 )
+from study.records.folder import NAME, StudyFolder
+from study.space.space_file import find_space
+from study.space.spec import StudySpec
+from study.text import MISSING, count, plain
+
+Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print the plan and start nothing; with --config first the space, for a file."),
+]
+Trial = Annotated[int | None, typer.Option(min=0, help="Trial that is meant; by default the best of the study.")]
+
+app = command_app("Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost.")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        write(f"{version_of('runner-scaling-study')}\n")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
 
 
 @app.callback()
-def _main(
-    version: Version = False,
-) -> None:
+def _main(version: Version = False) -> None:
     pass
+
+
+@app.command(
+    epilog=examples(
+        "python run_study.py quickstart.yaml",
+        "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
+        "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
+        "python run_study.py --config my_train.py --runners 1,10,46",
+        "python run_study.py --config my_train.py --dry-run > my_space.yaml",
+    ),
+)
+@with_options_of(RunOptions)
+def run(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[:NAME]",
+            help="An RLlib script in place of a space; its code runs up to where it would train. NAME: an "
+            "AlgorithmConfig in it, or a function that returns one.",
+        ),
+    ] = None,
+    runners: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="With --config: the numbers of environment runners, as 1,10,46.")
+    ] = None,
+    config_args: Annotated[str, typer.Option(help="Arguments of the script, as one text: '--num-agents 2'.")] = "",
+    trials: Trials = None,
+    set_: Set = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
+    ] = None,
+    dry_run: DryRun = False,
+    version: Version = False,
+    **given: Any,
+) -> None:
+    """Run a study, or continue one.
+
+    Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
+    job, 70 a fault of this program, 75 stopped and resumable.
+    """
+    if config is None:
+        if runners is not None or config_args:
+            name, fix = "--config-args" if runners is None else "--runners", "In a space these are fields of their own."
+            raise wrong_option(name, "belongs to --config", fix=fix)
+        source = one_space(space_argument, space)
+    else:
+        if named := space_argument or space:
+            got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+            raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
+        source = space_of_script(config, runners=runners, arguments=config_args, trials=trials)
+    file = find_space(source)
+    given["name"] = checked_name(given.get("name") or file.stem)
+    given["time_budget_s"] = None if time_budget is None else seconds(time_budget, "--time-budget")
+    text = as_run(file, overrides_of(set_, trials))
+    options = RunOptions(**given, space=config or str(file), space_text=text)
+    folder = StudyFolder(options.out / options.name)
+    spec = load(source, set_, trials, new=not (options.resumes and folder.exists()))
+    check_stage(options.until, spec)
+    with with_lines(source, set_):
+        if not dry_run:
+            _run(spec, options, folder)
+        if config is not None:
+            write(file.read_text(encoding="utf-8"))
+        _print_plan(spec, options, source, error=config is not None)
+
+
+def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
+    """Run a study to the end of the session, and leave with its exit code."""
+    from study.cli.display import Display, print_end
+    from study.driver.run import run_study
+    from study.driver.signals import leave
+
+    console = terminal()
+    display = Display(console)
+    place = [str(folder.space_file), "--name", options.name, "--out", str(options.out)]
+    address = ["--address", options.address] if options.address else []
+    resume_line = shlex.join(["python", "-m", "study", "run", *place, *address, "--resume"])
+    try:
+        result = run_study(spec, options, display=display)
+    except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
+        then = f"Resume with: {resume_line}" if folder.path.exists() else "Nothing was begun: start it again."
+        say(terminal(error=True), f"Ended before the first trial. {then}")
+        leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
+    print_end(console, result, resume_line, display.said)
+    if result.closed.reason == "stopped":
+        leave(result.exit_code)
+    raise typer.Exit(result.exit_code)
+
+
+def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: bool) -> None:
+    from study.adopted.loading import adopted_by
+    from study.cli.display import print_plan
+    from study.designs.registry import make_plan, private_shape
+    from study.machine.cluster import joined_ray, resolve_address
+    from study.planning import remarks
+    from study.trial.engine.envs.probing import probe_study, speeds_of
+
+    if spec.script is None:  # a script's environment was made when it was read
+        probe_study(spec, source)
+    if (address := resolve_address(options.address)) is None:
+        shape = private_shape(spec)
+    else:
+        with joined_ray(address) as shape:
+            pass
+    adopted = adopted_by(spec)
+    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
+    plan, console = make_plan(spec, replace(shape, speeds=speeds)), terminal(error=error)
+    print_plan(console, plan, spec, name=options.name)
+    for remark in remarks(spec, plan):
+        say(console, remark)
+
+
+@app.command(epilog=examples("python -m study status", "python -m study status studies/quickstart"))
+def status(
+    study: Annotated[
+        Path,
+        typer.Argument(help="Folder of a study, such as studies/quickstart; or of several, which are listed."),
+    ] = Path("studies"),
+) -> None:
+    """Print where a study stands, or list the studies of a folder.
+
+    While it runs and after: its progress, its answer so far, its health.
+    """
+    from analysis.status import read_status
+    from study.cli.display import answer_of, print_answer, show
+
+    console = terminal()
+    several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
+    if several:
+        headings = ("study", "kind", "ended", "trials", "failed", "best", "state")
+        rows = [_line_of(folder) for folder in several]
+        console.print(table(headings, rows, words=("kind",), fold=("study", "state")))
+    elif study == Path("studies"):
+        say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
+    else:
+        now = read_status(study)
+        show(console, now)
+        if now.counts["finished"]:
+            say(console, "" if now.complete else "\nSo far:\n")
+            print_answer(console, answer_of(study))
+
+
+def _line_of(folder: Path) -> list[str]:
+    """Return a line of the list of studies; one that cannot be read says why."""
+    from analysis.status import read_status
+
+    try:
+        now, kind = read_status(folder), StudyFolder(folder).identity().parse().design
+    except StudyError as error:
+        return [folder.name, *[MISSING] * 5, f"cannot be read: {error}"]
+    best = MISSING if now.best_score is None else plain(now.best_score)
+    return [folder.name, kind, *map(str, (now.num_ended, now.num_trials, now.counts["failed"], best, now.state))]
+
+
+@app.command(
+    epilog=examples(
+        "python -m study report studies/quickstart",
+        "python -m study report studies/quickstart --format html,csv --out published",
+        "python -m study report sqlite:///mlflow.db --study quickstart",
+    ),
+)
+def report(
+    study: Annotated[
+        str,
+        typer.Argument(help="Folder of the study, or a tracking URI: sqlite:///mlflow.db, http://…."),
+    ],
+    format_: Annotated[
+        str, typer.Option("--format", help="Some of html, csv, tex; tex gives LaTeX tables and PDF figures.")
+    ] = "html,csv",
+    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
+    price_per_cpu_hour: Annotated[
+        float | None,
+        typer.Option(min=0, help="What a CPU-hour costs, in any currency: the price list then has costs."),
+    ] = None,
+) -> None:
+    """Write the report of a study: one page, tables and figures.
+
+    The page is HTML; `sync` brings it to MLflow.
+    """
+    from analysis.load import open_study
+    from analysis.opened import Study as Opened
+    from analysis.report import PAGE, make_report, parse_formats
+    from analysis.report import write as write_files
+    from study.cli.display import print_answer
+
+    chosen = parse_formats(format_)
+    data = open_study(study, study=name)
+    if out is None:
+        out = folder_of_experiment(data.name) if "://" in study else StudyFolder(Path(study)).report
+    made = make_report(Opened(data), price_per_cpu_hour=price_per_cpu_hour)
+    files = write_files(made, out, chosen)
+    console, page = terminal(), next((file for file in files if file.name == PAGE), None)
+    print_answer(console, made.answer)
+    say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
+
+
+def folder_of_experiment(name: str) -> Path:
+    """Return `studies/<name>/report` for a study in MLflow, whose experiment may have any name, such as `..`."""
+    return Path("studies") / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / "report"
+
+
+@app.command(
+    epilog=examples(
+        "python -m study evaluate studies/quickstart",
+        "python -m study evaluate studies/quickstart --seed 1 --episodes 200 --video film.mp4",
+        "python -m study evaluate my_space.yaml --random --episodes 200",
+    ),
+)
+def evaluate(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY|SPACE", help="Folder of a study: its best policy. With --random a space or a study."
+        ),
+    ],
+    trial: Trial = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes to play; by default as the space says.")] = None,
+    stochastic: Annotated[
+        bool | None,
+        typer.Option(
+            "--stochastic/--deterministic",
+            help="Draw actions as in the training, or take the most probable ones; by default as the space says.",
+        ),
+    ] = None,
+    random: Annotated[
+        bool,
+        typer.Option("--random", help="Uniformly random actions in place of a policy: what a space's floor should be."),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**28 - 1,
+            help="Seed of the episodes, and of actions that are drawn; the same seed gives the same episodes. By "
+            "default that of the study's own evaluations.",
+        ),
+    ] = None,
+    video: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Film it from the first episode on, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's "
+            "clips/ it goes to MLflow with the next `sync`.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a recorded policy, or a random one; film it.
+
+    With defaults it plays the trial's final evaluation again, which must give the returns on record.
+    """
+    from study.cli.display import print_evaluated
+    from study.evaluating.playing import evaluate_policy, find_policy, random_policy
+
+    if random and (trial is not None or stochastic is not None):
+        option = "--trial" if trial is not None else "--stochastic/--deterministic"
+        raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
+    evaluated = evaluate_policy(
+        random_policy(path) if random else find_policy(path, trial),
+        episodes=episodes,
+        seed=seed,
+        stochastic=stochastic,
+        video=video,
+    )
+    if as_json:
+        write_json(evaluated.to_json())
+    else:
+        print_evaluated(terminal(), evaluated)
+
+
+# --- what a study chose -----------------------------------------------------------------------------------------------
+
+
+@app.command(
+    epilog=examples(
+        "python -m study export studies/quickstart --trial 7",
+        "python -m study export studies/acrobot_holdup --scale 46",
+    ),
+)
+def export(
+    study: Study,
+    trial: Trial = None,
+    scale: Annotated[
+        int | None, typer.Option(min=1, help="Environment runners, for the chosen setting of a hold-up study.")
+    ] = None,
+    format_: Annotated[
+        Literal["python", "yaml"],
+        typer.Option("--format", help="A plain RLlib script, or a space file, of a hold-up study with its rule."),
+    ] = "python",
+) -> None:
+    """Print a trial's setting as a plain RLlib script.
+
+    Of a hold-up study that of the chosen setting. A study of your own script gives the calls that set the trial's
+    values in it.
+    """
+    from study.exporting.script import trial_as_script, trial_as_space, trial_of
+
+    folder = StudyFolder(study)
+    if trial is not None and scale is not None:
+        got, fix = f"{trial} with --scale {scale}", "Drop one of the two."
+        raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix)
+    spec = folder.identity().parse()
+    if scale is not None or (trial is None and spec.holdup is not None):
+        from study.designs.holdup.export import export_python, export_yaml
+
+        if scale is None:
+            rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."
+            raise wrong_option("--scale", rule=rule, got="neither", fix=fix)
+        if spec.script is not None and format_ != "yaml":
+            rule, fix = "gives a space where the study is of a script", "Use --format yaml, or --trial."
+            raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
+        write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale))
+        return
+    chosen = trial_of(folder, _best_trial(folder) if trial is None else trial)
+    write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen))
+
+
+def _best_trial(folder: StudyFolder) -> int:
+    from study.evaluating.playing import best_policy
+    from study.records.ledger import ledger_of
+
+    best, _ = best_policy(folder.identity().parse(), ledger_of(folder.records))
+    if best is None:
+        rule, fix = "must be given where no trial has a score", "Add --trial 0."
+        raise wrong_option("--trial", rule=rule, got="none", fix=fix)
+    return best.trial
+
+
+@app.command(
+    epilog=examples(
+        "python -m study repeat studies/quickstart --seeds 5",
+        "python -m study repeat studies/quickstart --trial 7 --seeds 10 --dry-run",
+    )
+)
+def repeat(
+    study: Study,
+    trial: Trial = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, none of which the study has used.")] = 5,
+    address: Address = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train the setting of a trial again on new seeds.
+
+    The runs are a study of their own beside the first one, with the same evaluation episodes and the same MLflow. The
+    same line goes on with it where it was stopped.
+    """
+    from study.exporting.script import trial_as_space, trial_of
+    from study.records.files import check_own
+    from study.records.ledger import ledger_of
+
+    folder = StudyFolder(study)
+    check_own(folder.path)  # it trains what the folder says, and sends to its MLflow
+    number = _best_trial(folder) if trial is None else trial
+    chosen, identity, out = trial_of(folder, number), folder.identity(), folder.path.parent
+    first = 1 + max(row.seed for row in ledger_of(folder.records).rows.values())
+    file = out / f"{identity.name}-trial-{number}.yaml"
+    file.write_text(trial_as_space(chosen, range(first, first + seeds)), encoding="utf-8")
+    same, uri = [f"execution={chosen.row.execution}"], identity.tracking_uri
+    run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, set_=same, dry_run=dry_run)
+
+
+certificate = command_app("Certificate of a hold-up study: write FOLDER, verify FOLDER.")
+app.add_typer(certificate, name="certificate")
+
+
+@certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
+def write_certificate_files(study: Study) -> None:
+    """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
+    from study.designs.holdup.certificate import write_certificate
+    from study.designs.holdup.page import page
+
+    write(f"{page(write_certificate(StudyFolder(study)))}\n")
+
+
+@certificate.command(epilog=examples("python -m study certificate verify studies/acrobot_holdup"))
+def verify(
+    path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
+) -> None:
+    """Make every decision and figure of a certificate again from the records beside it; exit code 2 on a difference.
+
+    This shows that the arithmetic is right, and that the decisions follow from the records. It does not show that the
+    records are those of a training.
+    """
+    from study.designs.holdup.certificate import verify as verify_certificate
+
+    verify_certificate(path)
+    say(terminal(), f"{path}: every decision and every figure follows from the records.")
+
+
+# --- around a study ---------------------------------------------------------------------------------------------------
+
+app.add_typer(launch_app)
+LEVELS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+@app.command(
+    epilog=examples("python -m study doctor", "python -m study doctor scaling.yaml --address auto --json"),
+)
+def doctor(
+    space_argument: SpaceArgument = None,
+    space: Space = None,
+    address: Address = None,
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
+    out: Out = Path("studies"),
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, or a Ray cluster, before a study.
+
+    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
+    also whether its largest trial fits.
+    """
+    spec = load(one_space(space_argument, space), set_, None) if space_argument or space else None
+    from msgspec.structs import asdict
+    from rich.text import Text
+
+    from study.doctor.asking import find_surroundings
+    from study.doctor.checks import judge
+
+    console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
+    with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
+        around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
+    findings = []
+    for finding in judge(around):
+        findings.append(finding)
+        if not as_json:
+            level = (f"{finding.level:<4}  ", LEVELS[finding.level])
+            fix = f". Fix: {finding.fix}" if finding.fix else ""
+            text = Text.assemble(level, (finding.check, "bold"), f": {finding.found}{fix}")
+            console.print(text, soft_wrap=not console.is_terminal)  # in a file exactly one line
+    counts = Counter(finding.level for finding in findings)
+    if as_json:
+        write_json([asdict(finding) for finding in findings])
+    else:
+        parts = ", ".join(f"{number} {level}" for level, number in counts.items())
+        end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
+        say(console, f"\n{parts}: {end}.")
+    raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
+
+
+@app.command(epilog=examples("python -m study sync studies/quickstart"))
+def sync(study: Study) -> None:
+    """Bring MLflow, Optuna's storage and TensorBoard up to date."""
+    console = terminal()
+    for line in sync_study(StudyFolder(study)):
+        say(console, line)
+
+
+def sync_study(folder: StudyFolder) -> Iterator[str]:
+    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
+
+    The folder, which names the places, must be this user's own.
+
+    Yields:
+        A sentence for each place, as soon as it is up to date; for all but one that failed, why.
+
+    Raises:
+        StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
+    """
+    from study.cli.display import answer_of
+    from study.mirrors.process import mirrors_of
+    from study.mirrors.process import sync as catch_up
+    from study.records.files import check_own
+
+    folder.identity()
+    folder.check_unpacked()
+    check_own(folder.path)
+    answer, failed = answer_of(folder.path), list[StudyError]()
+    for mirror in mirrors_of(folder):
+        try:
+            mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
+            lacked = catch_up(mirror)
+            yield f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else ".")
+        except StudyError as error:
+            failed.append(error)
+    yield from map(str, failed[:-1])
+    if failed:
+        raise failed[-1]
+
+
+@app.command(epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"))
+def pack(
+    study: Study,
+    target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
+) -> None:
+    """Copy a study for publication.
+
+    The copy has compressed records without paths of this machine, and the certificate.
+    """
+    from study.designs.holdup.certificate import write_certificate
+    from study.records.derived import pack as pack_study
+
+    folder = StudyFolder(study)
+    packed = pack_study(folder, target)
+    if folder.certificate.exists():
+        write_certificate(packed)
+    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
+
+
+@app.command(epilog=examples("python -m study schema"))
+def schema() -> None:
+    """Print every field of a space file, as Markdown."""
+    from study.space.reference import field_reference
+
+    write(field_reference())
+
+
+# --- the edge of the program ------------------------------------------------------------------------------------------
 
 
 def main(command: str = "") -> NoReturn:
@@ -82,7 +592,7 @@ def main(command: str = "") -> NoReturn:
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
     try:
-        (load(command) if command else app)()
+        (get_command(app).commands[command] if command else app)()  # type: ignore[attr-defined]
     except ModuleNotFoundError:
         raise
     except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback where it is ours)

@@ -3,29 +3,32 @@
 import contextlib
 import shlex
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
-from analysis.status import Status, read_status, time_left
+from analysis.status import Status, TimeLeft, read_status, time_left
 from study.console import say, table, terminal
 from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
-from study.planning.plan import Plan
+from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, plain, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
     from study.designs.base import Design
     from study.driver.conductor import Conductor
     from study.driver.run import StudyResult
+    from study.evaluating.playing import Evaluated
 
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
@@ -33,7 +36,6 @@ INTERVAL_S = 30.0
 """Seconds between two lines on how far a study is."""
 MOST_RUNNING = 12
 """Trials under way that are listed; the rest are counted."""
-_STYLES = {"working": "green", "ended": "bold", "gone": "red", "packed": "bold"}
 _DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
 
 
@@ -69,7 +71,7 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
         for kind in plan.kinds
     ]
     headings = ["cell", *headings] if cells else headings
-    console.print(table(headings, rows, words=("cell", "execution", "timing will say"), width=console.width))
+    console.print(table(headings, rows, words=("cell", "execution", "timing will say")))
     if any(kind.label.provisional for kind in plan.kinds):
         say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
 
@@ -120,23 +122,31 @@ class Display:
 
 
 def headline(conductor: "Conductor") -> str:
-    """Return in one line how far the study is: what ended, the best, what runs, how long the rest should take."""
-    rows, counts, total = [*conductor.ledger.rows.values()], conductor.ledger.counts(), conductor.plan.num_trials
-    running, ended = [row for row in rows if row.status == "running"], counts["finished"] + counts["failed"]
-    phase = f"{conductor.phase}: " if conductor.phase else ""
-    parts = [f"{phase}{ended} of {'about ' if phase else ''}{total} trials ended"]
-    if counts["failed"]:
-        parts.append(f"{counts['failed']} failed")
-    if known := [final for row in rows if (final := _final_return(row)) is not None]:
-        parts.append(f"best return {significant(max(known))}")
-    if running:
-        waiting = sum(row.timing is None for row in running)
-        parts.append(f"{len(running)} running" + (f" ({waiting} starting)" if waiting else ""))
-    if conductor.stop is not None:
-        parts.append(f"stopping: {conductor.stop.detail}")
-    elif (left := time_left(rows, running, total, time.time())) is not None:
-        parts.append(f"about {duration(left.seconds)} left")
-    return " · ".join(parts)
+    """Return in one line how far a session is: what ended, the best, what runs, how long the rest should take."""
+    rows, total = [*conductor.ledger.rows.values()], conductor.plan.num_trials
+    running = [row for row in rows if row.status == "running"]
+    known = [final for row in rows if (final := _final_return(row)) is not None]
+    best = f"best return {significant(max(known))}" if known else ""
+    phase, stop = conductor.phase, conductor.stop
+    left = time_left(rows, running, total, time.time()) if stop is None else None
+    counts = conductor.ledger.counts()
+    how_far = _how_far(counts, f"{'about ' if phase else ''}{total}", running, left=left, best=best)
+    return f"{f'{phase}: ' if phase else ''}{how_far}{f' · stopping: {stop.detail}' if stop else ''}"
+
+
+def _how_far(
+    counts: Mapping[str, int], total: str, running: Collection[TrialRow], *, left: TimeLeft | None, best: str = ""
+) -> str:
+    """Return what has ended of `total` trials, what runs, how long the rest should take."""
+    starting = sum(row.timing is None for row in running)
+    parts = [
+        f"{counts['finished'] + counts['failed']} of {total} trials ended",
+        f"{counts['failed']} failed" if counts["failed"] else "",
+        best,
+        f"{len(running)} running{f' ({starting} starting)' if starting else ''}" if running else "",
+        f"about {duration(left.seconds)} left, by the median of n={left.n} trials" if left is not None else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def _final_return(row: TrialRow) -> float | None:
@@ -165,22 +175,13 @@ def show(console: Console, status: Status, *, at_end: bool = False) -> None:
     """Print how far a study is, what runs now, and what a person should know or type; `at_end` of its own driver."""
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
-    console.print(
-        Text.assemble((status.name, "bold"), ": ", (status.state, _STYLES[status.driver]), stage, session),
-        highlight=False,
-    )
-    shown = {name: n for name, n in status.counts.items() if n and (name != "running" or status.driver == "working")}
-    trials = f"{'about ' if status.guessed else ''}{count(status.num_trials, 'trial', form='d')}"
-    counts = ", ".join(f"{n} {name}" for name, n in shown.items())
-    say(console, f"{status.num_ended} of {trials} ended" + (f" ({counts})" if counts else ""))
-    if (left := status.left) is not None:
-        say(console, f"About {duration(left.seconds)} left, by the median of n={left.n} trials")
+    say(console, f": {status.state}{stage}{session}", title=status.name)
+    total = f"{'about ' if status.guessed else ''}{status.num_trials}"
+    say(console, _how_far(status.counts, total, status.running, left=status.left))
     for problem in status.problems:
         say(console, f"! {problem}")
-    if status.running:
-        headings = ("trial", "runners", "batch", "lr", "seed", "for", "done", "env steps/s", "timing")
-        rows = [_running(row, status.moment) for row in status.running[:MOST_RUNNING]]
-        console.print(table(headings, rows, words=("timing",), width=console.width))
+    for row in status.running[:MOST_RUNNING]:
+        say(console, f"trial {row.trial}: {_under_way(row, status.moment)}")
     if len(status.running) > MOST_RUNNING:
         say(console, f"… and {len(status.running) - MOST_RUNNING} more")
     since = "nothing recorded yet"
@@ -195,19 +196,15 @@ def show(console: Console, status: Status, *, at_end: bool = False) -> None:
             console.print(Text(f"  {each.command}"), soft_wrap=True)  # whole, to be copied
 
 
-def _running(row: TrialRow, moment: float) -> tuple[str, ...]:
-    return (
-        str(row.trial),
-        str(row.num_env_runners),
-        plain(row.setting.get("train_batch_size", MISSING)),
-        number(row.setting.get("lr"), ".2g"),
-        str(row.seed),
-        duration(max(moment - row.started, 0.0)),
-        "starting" if row.startup_time_s is None else f"{row.progress:.0%}",
-        number(row.env_steps_per_s(), ",.0f"),
-        (("" if row.provisional else row.timing) or "not settled")
-        + (f" (attempt {row.attempt})" if row.attempt > 1 else ""),
-    )
+def _under_way(row: TrialRow, moment: float) -> str:
+    """Return what a trial under way runs and how far it is, in one line."""
+    again = f", attempt {row.attempt}" if row.attempt > 1 else ""
+    what = f"{count(row.num_env_runners, 'runner')}, seed {row.seed}{again}"
+    since = duration(max(moment - row.started, 0.0))
+    if row.startup_time_s is None:
+        return f"{what}: starting for {since}"
+    rate, timing = number(row.env_steps_per_s(), ",.0f"), "not settled" if row.provisional else row.timing
+    return f"{what}: {row.progress:.0%} done in {since}, {rate} env steps/s ({timing})"
 
 
 # --- at the end -------------------------------------------------------------------------------------------------------
@@ -270,3 +267,45 @@ def print_answer(console: Console, answer: "Answer | str") -> None:
     console.print(Text(sentence.rstrip(), style="bold"), soft_wrap=True)
     if rest:
         console.print(Text(f"\n{rest.rstrip()}"), soft_wrap=True)
+
+
+# --- what a policy gets -----------------------------------------------------------------------------------------------
+
+
+def print_evaluated(console: Console, evaluated: "Evaluated") -> None:
+    """Print what a policy got, and what that means and does not mean."""
+    policy, spec, returns, mean = evaluated.policy, evaluated.spec, evaluated.returns, evaluated.mean
+    n, is_random = len(returns), policy.row is None
+    how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
+    first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
+    interval = f" [{significant(mean.low)}, {significant(mean.high)}], 95 % interval over {n:,} episodes"
+    lines = {
+        "mean return": significant(mean.value) + (interval if mean.has_interval else " (no interval)"),
+        "median": significant(median(returns)),
+        "range": f"{significant(min(returns))} to {significant(max(returns))}",
+        "cut": f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps",
+    }
+    if (solved := evaluated.solved) is not None:
+        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
+        target = f"{spec.environment.target:,g} or above"
+        lines["solved"] = f"{evaluated.num_solved:,} of {n:,} at the target of {target}: {share}"
+    say(console, policy.title)
+    say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
+    for name, value in lines.items():
+        say(console, f"{name:<12} {value}")
+    own = policy.spec.evaluation.seed
+    if is_random and mean.rounded is None:
+        say(console, "\nOne episode has no interval and is no floor. More: --episodes 200")
+    elif is_random:
+        say(console, "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:")
+        say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
+    elif evaluated.as_recorded:
+        say(console, "\nThese are the returns of the trial's last evaluation on record, episode by episode.")
+    elif evaluated.as_recorded is False:
+        other = "another CPU that rounds otherwise, or an environment that does not follow its seed"
+        say(console, f"\nThese are not the returns on record: other versions, {other}.")
+    if policy.chosen_among > 1 and spec.evaluation.seed == own:
+        chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
+        say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
+    if evaluated.film is not None:
+        say(console, f"Film: {evaluated.film}")

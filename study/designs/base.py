@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, TrialKind, TrialNeeds, check_objective, hours_of
+from study.planning import Plan, TrialKind, TrialNeeds, check_objective
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
@@ -78,8 +78,7 @@ class Design(Protocol):
         """
         check_objective(spec, cluster)
         kinds = tuple(TrialNeeds.of(kind, cluster) for kind in self.kinds(spec))
-        requests, hours = self.requests(spec, decisions), hours_of(kinds, cluster)
-        return Plan(requests=requests, kinds=kinds, cluster=cluster, hours=hours)
+        return Plan(requests=self.requests(spec, decisions), kinds=kinds, cluster=cluster)
 
     def course(
         self,

@@ -8,7 +8,7 @@ from study.designs.search import Search
 from study.designs.throughput import Throughput
 from study.machine.host import this_node
 from study.machine.shape import ClusterShape
-from study.planning.plan import Plan, largest_of
+from study.planning import Plan, largest_of
 from study.records.records import StageDecided
 from study.space.spec import StudySpec
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from study.designs.base import Design
-from study.planning.plan import TrialKind
+from study.planning import TrialKind
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.domains import Choices

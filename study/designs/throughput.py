@@ -14,7 +14,7 @@ from study.designs.base import Design
 from study.errors import ClusterError
 from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.plan import Plan, TrialKind, TrialNeeds
+from study.planning import Plan, TrialKind, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.settings import BASE_CELL, THROUGHPUT, cells_of, spec_of_cell

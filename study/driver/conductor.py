@@ -20,8 +20,7 @@ from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
 from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
-from study.planning.needs import label_at_start
-from study.planning.plan import Plan
+from study.planning import Plan, label_at_start
 from study.records.derived import write_table
 from study.records.files import usable
 from study.records.folder import StudyFolder, unpack_policy
@@ -43,8 +42,6 @@ from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.text import count
 
-Loss = Literal["node", "process"]
-"""What died under a trial."""
 TAKEN_BACK = 2
 """How often a trial that lost its node or a process runs again in one session; after that it has failed.
 
@@ -59,6 +56,17 @@ TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
 
+class Fault(NamedTuple):
+    """How a trial ended that did not finish."""
+
+    reason: str
+    loss: Literal["node", "process"] | None = None
+    """What died under it."""
+    way: str = ""
+    """What failures of one kind have in common, such as the line of a person's code; empty: the reason without its
+    digits, since steps, runners, addresses and values differ."""
+
+
 class Stop(NamedTuple):
     """Why a study ends before its plan."""
 
@@ -71,7 +79,13 @@ class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
-        stop: Set once the session is to end early.
+        spec: The space.
+        plan: What is planned on this cluster.
+        folder: The study's folder.
+        ledger: The state that the records have led to.
+        design: The kind of study.
+        queue: The trials that wait and those that run.
+        stop: Why the session ends early; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
     """
 
@@ -91,25 +105,16 @@ class Conductor:
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
-        Args:
-            spec: The space.
-            plan: What is planned on this cluster.
-            folder: The study's folder.
-            log: Its records, open.
-            ledger: The state that the records have led to.
-            provenance: Where and with what this driver runs.
-            deadline: End of the time budget, on the clock of `time.monotonic`.
-            until: Last stage of the design that this session runs.
-            keep_going: Go on where the first trials all fail in the same way.
-            announce: Tells the person something that they should keep.
+        `log` are the study's records, open, which have led to `ledger`; `provenance` is where and with what this driver
+        runs. The time budget ends at `deadline`, on the clock of `time.monotonic`; `until` is the last stage of the
+        design that this session runs; `announce` tells the person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
         self.is_broken, self._keep_going = False, keep_going
-        self._log, self._proposer = log, Proposer(spec, ledger)
-        self.design = design_of(spec)
+        self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
-        self._queue = TrialQueue(plan, ledger.rows, deadline=deadline)
+        self.queue = TrialQueue(plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""
         self._failures: list[str] = []
@@ -147,38 +152,29 @@ class Conductor:
     def exhausted(self) -> bool:
         """Whether no further trial will be dealt out in this session."""
         # One that is lost runs again, and the ends of those that run may decide on what follows.
-        return self.must_stop or not (self._queue.running or self._queue.startable())
-
-    @property
-    def part_ended(self) -> bool:
-        """Whether this run of Tune must end: the next trial needs another run, which reuses other processes or none."""
-        return self.stop is None and self._queue.part_ended
-
-    def begin_part(self) -> bool:
-        """Begin the trials of the next run of Tune; return whether they reuse processes."""
-        return self._queue.begin_part()
+        queue = self.queue
+        return self.must_stop or not (queue.running or queue.part_ended or queue.startable())
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
-        request = None if self.stop is not None else self._queue.next()
+        request = None if self.stop is not None else self.queue.next()
         if request is None:
             return None
-        needs, earlier = self.plan.needs(request), self.ledger.rows.get(request.trial)
+        needs, rows = self.plan.needs(request), self.ledger.rows
         started = start_of(
             self.spec,
             request,
             *self._proposer.ask(request),
-            attempt=earlier.attempt + 1 if earlier else 1,
+            attempt=rows[request.trial].attempt + 1 if request.trial in rows else 1,
             num_cpus=needs.num_cpus,
             execution=needs.execution,
         )
         self._course.check(started)
         self._append(started)
-        row = self.ledger.rows[request.trial]
         for others in self._beside.values():
-            others.append(row)
-        self._beside[request.trial] = [self.ledger.rows[other] for other in self._beside]
-        self._queue.begin(request)
+            others.append(rows[request.trial])
+        self._beside[request.trial] = [rows[other] for other in self._beside]
+        self.queue.begin(request)
         return started
 
     # --- recording ---------------------------------------------------------------------------------------------
@@ -192,7 +188,7 @@ class Conductor:
                 record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
             elif isinstance(record, TrialBuilt):
                 label = label_at_start(
-                    self.plan.needs(self._queue.requests[trial]).spec,
+                    self.plan.needs(self.queue.requests[trial]).spec,
                     self.plan.cluster,
                     num_env_runners=int(row.setting[SCALE]),
                     execution=row.execution,
@@ -204,12 +200,7 @@ class Conductor:
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
-        """Record a trial that came to its end.
-
-        Args:
-            trial: Its number.
-            policy: The final policy, packed; None where none is kept.
-            node_loads: What else its nodes did while it was timed.
+        """Record a trial that came to its end, with its policy, packed, and what else its nodes did while it was timed.
 
         Raises:
             RecordError: The policy cannot be written.
@@ -228,13 +219,30 @@ class Conductor:
             checkpoint = str(target.relative_to(self.folder.path))
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
-    def keep_traceback(self, trial: int, text: str) -> None:
-        """Write what Ray said about the attempt that just failed into the study's folder; a full disk loses it."""
-        if text:
-            file = self.folder.tracebacks / f"trial_{trial:05d}_{self.ledger.rows[trial].attempt}.txt"
-            with contextlib.suppress(OSError):
-                file.parent.mkdir(exist_ok=True)
-                file.write_text(mask_credentials(text))
+    def fail(self, trial: int, fault: Fault, said: str = "") -> None:
+        """Record that a trial did not finish; one that lost its node or a process is dealt out again, a few times.
+
+        What Ray has `said` about it is kept in the study's folder; a full disk loses that.
+        """
+        row, lost = self.ledger.rows[trial], fault.loss
+        if row.status != "running":
+            return
+        with contextlib.suppress(OSError):
+            if said:
+                self.folder.tracebacks.mkdir(exist_ok=True)
+                file = self.folder.tracebacks / f"trial_{trial:05d}_{row.attempt}.txt"
+                file.write_text(mask_credentials(said))
+        if self.stop is not None:
+            # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
+            self.end(trial, "interrupted", self.stop.detail)
+        elif lost is None:
+            self.end(trial, "failed", fault.reason, way=fault.way)
+        elif self._losses[trial] == TAKEN_BACK:
+            self.end(trial, "failed", f"{fault.reason} (lost {TAKEN_BACK + 1} times)", lost=lost)
+        else:
+            self._losses[trial] += 1
+            self.end(trial, "interrupted", fault.reason, lost=lost)
+            self.queue.take_back(trial)
 
     def end(
         self,
@@ -244,27 +252,21 @@ class Conductor:
         *,
         checkpoint: str | None = None,
         way: str = "",
-        lost: Loss | None = None,
+        lost: str | None = None,
         last_seen: float | None = None,
     ) -> None:
-        """Record the end of an attempt; a second end of the same attempt is ignored.
+        """Record the end of an attempt, with `reason` unless it finished; a second end of the same attempt is ignored.
 
-        Args:
-            trial: Its number.
-            status: How it ended.
-            reason: Why, unless it finished.
-            checkpoint: Folder of the final policy.
-            way: What failures of one kind have in common, such as the line of a person's code; empty: the reason
-                without its digits, since steps, runners, addresses and values differ.
-            lost: What died under it.
-            last_seen: When it ended, seconds since the epoch, if that was before now.
+        `way` and `lost` are as of `Fault`; `checkpoint` is the folder of the final policy. `last_seen` is when it
+        ended, in seconds since the epoch, if that was before now.
         """
         row = self.ledger.rows[trial]
-        self._queue.running.pop(trial, None)
+        self.queue.running.pop(trial, None)
         if row.status != "running":
             return
         summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
         label = label_at_end(row, failed=status == "failed", lost=lost or "", beside=self._beside.pop(trial, []))
+        timing = (label.timing, label.reason) if label else (None, "")
         self._append(
             TrialEnded(
                 trial=trial,
@@ -273,15 +275,15 @@ class Conductor:
                 reason=reason,
                 summary=summary,
                 checkpoint=checkpoint,
-                timing=label.timing if label else None,
-                timing_reason=label.reason if label else "",
+                timing=timing[0],
+                timing_reason=timing[1],
                 node_loads=row.node_loads,
                 last_seen=last_seen,
             )
         )
         if row.ended:
             self._deaths = 0
-            self._queue.note_end(row)
+            self.queue.note_end(row)
         if status == "failed":
             self._stop_if_broken(reason, way or "".join(each for each in reason if not each.isdigit()))
         if time.monotonic() - self._table_written > TABLE_INTERVAL_S:
@@ -304,36 +306,21 @@ class Conductor:
         with contextlib.suppress(OSError):  # it is made of the records, and every session writes it again
             write_table(self.folder.table, self.ledger.rows.values())
 
-    # --- what dies ---------------------------------------------------------------------------------------------
-
-    def lose(self, trial: int, loss: Loss, reason: str) -> None:
-        """Take back a trial that lost its node or a process, to be dealt out again; one loss too many is a failure."""
-        if self.ledger.rows[trial].status != "running":
-            return
-        self._losses[trial] += 1
-        if self._losses[trial] > TAKEN_BACK:
-            self.end(trial, "failed", f"{reason} (lost {self._losses[trial]} times)", lost=loss)
-            return
-        self.end(trial, "interrupted", reason, lost=loss)
-        self._queue.take_back(trial)
-
     def tune_died(self, reason: str) -> None:
         """Take back the trials that ran when the engine died under them, as if each had lost its node.
 
         Where it dies again and again and no trial ends by itself, the machine is the cause: the study ends.
         """
-        deaths, running = self._deaths + 1, list(self._queue.running)
-        hopeless = deaths > (MOST_DEATHS if running else 1)
-        for trial in running:
-            if hopeless:
+        deaths, running = self._deaths + 1, list(self.queue.running)
+        if deaths > (MOST_DEATHS if running else 1):
+            for trial in running:
                 self.end(trial, "interrupted", reason, lost="node")
-                self._queue.take_back(trial)
-            else:
-                self.lose(trial, "node", reason)
-        self._deaths = deaths  # a trial that it is put down to did not end by itself
-        if hopeless:
+                self.queue.take_back(trial)
             fix = "Fix: free the machine's memory, then run the same command with --resume."
             self.end_early("error", f"{reason} {fix}")
+        for trial in running:
+            self.fail(trial, Fault(reason, "node"))
+        self._deaths = deaths  # a trial that it is put down to did not end by itself
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -344,9 +331,13 @@ class Conductor:
     @property
     def must_stop(self) -> bool:
         """Whether running trials are to be stopped now; takes the decision that is due, and looks at the clock."""
-        queue = self._queue
+        queue, course = self.queue, self._course
         try:
-            self._advance()
+            if course.decides and not queue.running and self.stop is None:
+                while course.is_due and not queue.waiting:
+                    queue.replace(course.decide())
+                if not course.is_due:
+                    queue.replace([])
         except RecordError as error:  # a full disk, for instance; the decision is taken again by a resume
             self.end_early("error", str(error))
         if queue.deadline is not None and self.stop is None:
@@ -356,24 +347,13 @@ class Conductor:
                 self.end_early("time budget", "no further trial would end within the time budget")
         return self.stop is not None
 
-    def _advance(self) -> None:
-        """Take the decision that is due when all trials of a phase have ended, and queue what follows from it."""
-        queue, course = self._queue, self._course
-        if not course.decides or queue.running or self.stop is not None:
-            return
-        while course.is_due:
-            if queue.waiting:
-                return
-            queue.replace(course.decide())
-        queue.replace([])
-
     def close(self) -> StudyClosed:
         """Record the end of the session; trials that were still running wait for a resume."""
         stop = self.stop
         for trial, row in self.ledger.rows.items():
             if row.status == "running":
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
-        all_ended = not self._queue.waiting and all(row.ended for row in self.ledger.rows.values())
+        all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
         is_over = all_ended and (stop is None or not self._course.phase_name)
         reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
         closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]

@@ -5,12 +5,13 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from msgspec import structs
 
 from study.designs.registry import design_of
-from study.errors import RecordError, SpaceError
+from study.errors import RecordError, SpaceError, wrong_option
 from study.mirrors.tracking_uri import (
     DEFAULT_TRACKING_URI,
     ask_mlflow,
@@ -25,37 +26,68 @@ from study.space.script import what_changed
 from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
 from study.text import count
 
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Ray to join: auto, or host:port. Without it RAY_ADDRESS if set, else a private local Ray ('local')."
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder that holds the studies.")]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Everything about a run that is not part of the study's question."""
+    """Everything about a run that is not part of the study's question; most are options of `study run` too."""
 
-    name: str
-    """Folder of the study below `out`, and its name in MLflow."""
-    out: Path = Path("studies")
-    address: str | None = None
-    """None for `RAY_ADDRESS` or a private Ray; `local`, `auto` or host:port."""
-    tracking_uri: str | None = None
-    """MLflow; None for `MLFLOW_TRACKING_URI` or `sqlite:///mlflow.db`, or on a resume for what the study began with."""
-    optuna_storage: str | None = None
-    """Database that shows the ended trials to `optuna-dashboard`; None for none, or on a resume for the study's own."""
-    tensorboard: bool = False
-    """Write event files for TensorBoard too, below the study's folder; a resume goes on with those that are there."""
-    resume: bool = False
-    or_start: bool = False
-    """With `resume`: start when there is nothing to resume."""
-    take_over: bool = False
-    """Go on where it cannot be told whether another driver is gone: the person knows that it is."""
+    address: Address = None
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="MLflow: http://…, postgresql://…; else MLFLOW_TRACKING_URI, else sqlite:///mlflow.db. A resume goes "
+            "on with the study's own."
+        ),
+    ] = None
+    optuna_storage: Annotated[
+        str | None,
+        typer.Option(help="Database that shows the trials to optuna-dashboard, e.g. postgresql://… or sqlite:///…."),
+    ] = None
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too; a resume goes on with them.")
+    ] = False
+    out: Out = Path("studies")
+    name: Annotated[str, typer.Option(help="Name of the study; by default that of the space.")] = ""
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study of that name.")] = False
+    resume_or_start: Annotated[
+        bool, typer.Option("--resume-or-start", help="Continue it if there is one, else start: for requeued jobs.")
+    ] = False
+    take_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over", help="Resume although another host holds the study: you know that its driver is gone."
+        ),
+    ] = False
+    until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on where the first trials all fail in the same way.")
+    ] = False
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the logs of Ray and of the trials.")] = False
     time_budget_s: float | None = None
-    until: str | None = None
-    """Last of the stages of the design to run."""
-    keep_going: bool = False
-    """Go on where the first trials all fail in the same way."""
-    verbose: bool = False
     space: str = "python"
     """Where the spec came from, for people."""
     space_text: str = ""
     """The space file as written; kept beside the records."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a study that is there is continued."""
+        return self.resume or self.resume_or_start
+
+
+def checked_name(name: str) -> str:
+    """Return a study's name, which becomes a folder's; refuse what cannot be one."""
+    if not NAME.fullmatch(name):
+        raise wrong_option("--name", NAME_RULE, got=f"'{name}'", fix="Choose another name.")
+    return name
 
 
 def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
@@ -65,13 +97,11 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
         SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
         RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
     """
-    if not NAME.fullmatch(options.name):  # from Python; the command line has looked
-        fix = "Choose another name."
-        raise SpaceError.of(options.space, where="name", rule=NAME_RULE, got=repr(options.name), fix=fix)
+    checked_name(options.name)  # from Python; the command line has looked
     exists = folder.exists()
-    if exists and not options.resume:
+    if exists and not options.resumes:
         raise name_taken(folder, options)
-    if not exists and options.resume and not options.or_start:
+    if options.resume and not (exists or options.resume_or_start):
         rule, got = "there must be a study to resume", f"'{options.name}' ({folder.path} holds none)"
         fix = "Check --name and --out, or start it without --resume."
         raise SpaceError.of(options.space, where="--resume", rule=rule, got=got, fix=fix)
@@ -158,11 +188,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = ""
 
 
 def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
-    """Return the spec with at least the trials that were planned before, and the state of a locked study.
-
-    Raises:
-        RecordError: The records cannot be trusted.
-    """
+    """Return the spec with at least the trials that were planned before, and the state of a locked study."""
     ledger = ledger_of(folder.records)
     if not ledger.sessions and folder.table.exists():
         rule, got = "must hold the trials that trials.csv shows", "none"

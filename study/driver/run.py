@@ -23,7 +23,7 @@ from study.driver.opening import (
     take_up,
 )
 from study.driver.signals import StopSignals
-from study.errors import ExitCode, RecordError, SpaceError, TrackingError
+from study.errors import ExitCode, RecordError, SpaceError
 from study.jax_private import jax_obstacle
 from study.machine.cluster import (
     environment,
@@ -36,8 +36,8 @@ from study.machine.cluster import (
 )
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.process import READY_TIMEOUT_S, MirrorProcess, MirrorReport
-from study.planning.plan import remarks
+from study.mirrors.process import MirrorProcess, MirrorReport
+from study.planning import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -56,8 +56,6 @@ if TYPE_CHECKING:
 
 DRAIN_TIMEOUT_S = 30.0
 """How long the end of a study waits for MLflow to catch up; `study sync` does the rest."""
-RESUME_READY_TIMEOUT_S = 5.0
-"""How long a resume waits for a mirror, to be able to say that its place is down."""
 ABANDON_TIMEOUT_S = 5.0
 """How long a study that was stopped, or an error on the way out, waits for MLflow."""
 
@@ -123,12 +121,15 @@ class _Session:
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        self.speeds = speeds_of(spec.environment) if self.adopted is None else self.adopted.speeds
-        obstacle = (jax_obstacle() if self.adopted is None else self.adopted.jax_obstacle) or ""
-        spec = with_lasting_learner(
+        if self.adopted is None:
+            self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
+            self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
+        else:
+            self.modules, self.variables = self.adopted.modules, {**self.adopted.variables}
+            self.speeds, obstacle = self.adopted.speeds, self.adopted.jax_obstacle
+        self.spec = spec = with_lasting_learner(
             spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
         )
-        self.spec = spec
         self.identity = new_identity(spec, options) if self.is_new else resumed_identity(self.folder, spec, options)
         self.address = resolve_address(options.address)
         self.signals = StopSignals(_close)
@@ -138,7 +139,7 @@ class _Session:
         if self.address is None:
             make_plan(self.spec, private_shape(self.spec))
         else:
-            self._runtime_env()
+            runtime_env(self.modules, self.variables)
         if self.is_new:
             self.folder.prepare()
         lock = held(self.folder.path, take_over=self.options.take_over)
@@ -164,8 +165,7 @@ class _Session:
         if ledger.closed is not None and nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
-        if self.is_new:
-            self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
+        self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -181,26 +181,19 @@ class _Session:
         closed = signals.close(conductor)
         return self._end(ledger, closed, is_broken=conductor.is_broken)
 
-    def _runtime_env(self) -> dict[str, Any] | None:
-        """Return what the trials need on the nodes of a joined cluster."""
-        if self.adopted is None:
-            return runtime_env(own_modules(self.spec.environment))
-        return runtime_env(self.adopted.modules, self.adopted.variables)
-
     def _conductor(self, shape: ClusterShape, log: RecordLog, ledger: Ledger, deadline: float | None) -> Conductor:
         """Return what deals out the trials on a cluster of this shape, once the study is planned for it."""
         plan = make_plan(self.spec, shape, ledger.decisions)
         for remark in remarks(self.spec, plan):
             self.display.note(remark)
         self._await_mirrors(files=True)
-        modules = own_modules(self.spec.environment) if self.adopted is None else self.adopted.modules
         conductor = Conductor(
             spec=self.spec,
             plan=plan,
             folder=self.folder,
             log=log,
             ledger=ledger,
-            provenance=provenance({module.name: module.digest for module in modules}),
+            provenance=provenance({module.name: module.digest for module in self.modules}),
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,
@@ -245,17 +238,10 @@ class _Session:
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
     def _await_mirrors(self, *, files: bool) -> None:
-        """Let the places outside of the folder prove that they take the study; a first start insists on it."""
-        for key, mirror in self.mirrors.mirrors.items():
-            try:
-                if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
-                    self.mirrors.wait_ready(key, READY_TIMEOUT_S if self.is_new else RESUME_READY_TIMEOUT_S)
-            except TrackingError as error:
-                if self.is_new:
-                    raise
-                self.display.note(
-                    f"{mirror.name} does not answer; the study goes on and {mirror.name} will catch up. ({error})"
-                )
+        """Let the places outside of the folder prove that they take a new study; a resume catches up in any case."""
+        for key, mirror in self.mirrors.mirrors.items() if self.is_new else ():
+            if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
+                self.mirrors.wait_ready(key)
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[ClusterShape]:
@@ -270,7 +256,8 @@ class _Session:
                 shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
                 self.display.note(f"Joining the Ray at {self.address} …")
-                shape = stack.enter_context(joined_ray(self.address, runtime_env=self._runtime_env(), verbose=verbose))
+                brought = runtime_env(self.modules, self.variables)
+                shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
             yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> None:
@@ -279,8 +266,8 @@ class _Session:
         Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
         taken back, and the caller starts Ray anew.
         """
-        while not conductor.exhausted or conductor.part_ended:
-            reuse, reason = conductor.begin_part(), "Ray Tune ended early."
+        while not conductor.exhausted:
+            reuse, reason = conductor.queue.begin_part(), "Ray Tune ended early."
             with tune_storage() as storage:
                 try:
                     self._tuner(conductor, storage, reuse=reuse).fit()
@@ -290,7 +277,7 @@ class _Session:
                     conductor.tune_died(reason)
                     return
             self.display.update()
-            if not conductor.exhausted:
+            if not conductor.exhausted and not conductor.queue.part_ended:
                 conductor.tune_died(reason)
                 return
 

@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ray
 from ray import cloudpickle
@@ -17,7 +17,7 @@ from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from study.driver.conductor import Conductor, Loss
+from study.driver.conductor import Conductor, Fault
 from study.errors import StudyError, TrialError, TrialLostError
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
@@ -57,7 +57,7 @@ class StudySearcher(_Stateless, Searcher):
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next trial's config, None to be asked again, or FINISHED."""
         with _ending_early(self._conductor):
-            if not self._conductor.exhausted:
+            if not (self._conductor.exhausted or self._conductor.queue.part_ended):
                 started = self._conductor.next_trial()
                 return None if started is None else self._to_config(started)
         return str(Searcher.FINISHED)
@@ -102,22 +102,15 @@ class StudyCallback(_Stateless, Callback, Stopper):
         self._on_change()
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Record a failure with its reason; a trial that lost its node or a process is taken back."""
-        conductor, number, said, error = self._conductor, trial.config[TRIAL].started.trial, "", None
-        with _ending_early(conductor):
+        """Record why a trial did not finish, with what Ray wrote about it."""
+        said, error = "", None
+        with _ending_early(self._conductor):
             with contextlib.suppress(OSError, TypeError):  # there is no file where no process of Ray's failed
                 said = Path(trial.error_file).read_text()
             with contextlib.suppress(Exception):  # its classes may not be importable here
                 error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
             fault = fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
-            conductor.keep_traceback(number, said)
-            if conductor.stop is not None:
-                # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
-                conductor.end(number, "interrupted", conductor.stop.detail)
-            elif fault.loss is not None:
-                conductor.lose(number, fault.loss, fault.reason)
-            else:
-                conductor.end(number, "failed", fault.reason, way=fault.way)
+            self._conductor.fail(trial.config[TRIAL].started.trial, fault, said)
         self._on_change()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -138,14 +131,6 @@ class StudyCallback(_Stateless, Callback, Stopper):
         return True
 
 
-class Fault(NamedTuple):
-    """How a trial ended that did not finish: why, what died under it, and the line of a person's code, if known."""
-
-    reason: str
-    loss: Loss | None
-    way: str = ""
-
-
 def fault_of(error: BaseException | None, *, said: str = "", address: str = "") -> Fault:
     """Return why a trial ended, by the class of what was raised: an error of its own, or what died under it.
 
@@ -154,20 +139,18 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         said: What Tune wrote about the failure.
         address: The node of the trial's main process, as far as it is known.
     """
-    if isinstance(error, RayActorError):
-        loss: Loss = "node" if node_was_lost(error) else "process"
-        rule = (
-            "the node of its main process must stay in reach" if loss == "node" else "its main process must stay alive"
-        )
-        lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
-        where, got = f" ({address})" if address else "", lines[-1] if lines else type(error).__name__
-        return Fault(f"trial: {rule}{where}, got: {got}"[:_LONGEST], loss)
     cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
+    lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
+    if isinstance(error, RayActorError):
+        is_node, where = node_was_lost(error), f" ({address})" if address else ""
+        rule = "the node of its main process must stay in reach" if is_node else "its main process must stay alive"
+        told = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
+        reason = f"trial: {rule}{where}, got: {told[-1] if told else type(error).__name__}"
+        return Fault(reason[:_LONGEST], "node" if is_node else "process")
     if isinstance(cause, TrialLostError):
         return Fault(str(cause)[:_LONGEST], "node" if cause.node else "process", cause.place)
     if isinstance(cause, TrialError):  # written for people
         return Fault(str(cause)[:_LONGEST], None, cause.place)
-    lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
     name = "" if cause is None or isinstance(cause, RayTaskError) else f"{type(cause).__name__}: "
     last = lines[-1] if lines else "a process of the trial ended without a word"
-    return Fault(f"{name}{last}"[:_LONGEST], None)
+    return Fault(f"{name}{last}"[:_LONGEST])

@@ -14,9 +14,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from study.planning.plan import Plan
+from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.records import TrialRequest
 
@@ -30,49 +29,36 @@ RELIABLE_PROGRESS = 0.05
 """From this share of its budget on, a trial's own pace predicts its end."""
 
 
-class Running(NamedTuple):
-    """A trial that holds CPUs."""
-
-    num_cpus: int
-    end: float
-    """Expected end, on the clock of `now`; a trial that is late is expected to end now."""
-
-
-class Waiting(NamedTuple):
-    """A trial in the queue."""
-
-    num_cpus: int
-    """Those of the whole cluster, where it must have no other trial beside it."""
-    duration: float
-    """Expected duration in seconds."""
+Span = tuple[int, float]
+"""CPUs, and seconds: how long a waiting trial should take, or when one that runs should end."""
 
 
 def admit(
-    queue: Sequence[Waiting], running: Sequence[Running], *, capacity: int, now: float, promised: float = math.inf
+    queue: Sequence[Span], running: Sequence[Span], *, capacity: int, now: float, promised: float = math.inf
 ) -> tuple[int | None, float]:
     """Return the index in `queue` of the trial to start now, None when all have to wait; and the first one's start.
 
     A trial larger than `capacity` (more processes than cores) runs alone.
 
     Args:
-        queue: Trials in the order of the plan, at least one.
-        running: Trials that hold CPUs.
+        queue: CPUs and expected duration of each waiting trial, in the order of the plan, at least one.
+        running: CPUs and expected end of each that runs, on the clock of `now`; a late one is expected to end now.
         capacity: CPUs that trials may occupy side by side.
-        now: Seconds, on the same clock as `Running.end`.
+        now: Seconds.
         promised: The earliest start that earlier calls have returned for the first trial: ends that turn out later
             than expected let nobody overtake for longer.
     """
-    first, free = queue[0], capacity - sum(trial.num_cpus for trial in running)
-    if not running or first.num_cpus <= free:
+    first_cpus, free = queue[0][0], capacity - sum(cpus for cpus, _ in running)
+    if not running or first_cpus <= free:
         return 0, min(now, promised)
     start, free_then = now, free
-    for one in sorted(running, key=lambda trial: trial.end):
-        start, free_then = max(one.end, now), free_then + one.num_cpus
-        if free_then >= first.num_cpus:
+    for cpus, end in sorted(running, key=lambda each: each[1]):
+        start, free_then = max(end, now), free_then + cpus
+        if free_then >= first_cpus:
             break
-    start, beside = min(start, promised), free_then - first.num_cpus
-    for index, trial in enumerate(queue[1:], start=1):
-        if trial.num_cpus <= free and (now + (1 - SLACK) * trial.duration <= start or trial.num_cpus <= beside):
+    start, beside = min(start, promised), free_then - first_cpus
+    for index, (cpus, duration) in enumerate(queue[1:], start=1):
+        if cpus <= free and (now + (1 - SLACK) * duration <= start or cpus <= beside):
             return index, start
     return None, start
 
@@ -136,8 +122,8 @@ class TrialQueue:
             return None
         first, now = startable[0], time.monotonic()
         index, start = admit(
-            [Waiting(self._cpus_held(each), self._expected_s(each)) for each in startable],
-            [Running(self._cpus_held(each), self._end_of(each)) for each in running],
+            [(self._cpus_held(each), self._expected_s(each)) for each in startable],
+            [(self._cpus_held(each), self._end_of(each)) for each in running],
             capacity=cluster.capacity,
             now=now,
             promised=self._promised[1] if self._promised[0] == first.trial else math.inf,

@@ -15,9 +15,9 @@ import numpy as np
 
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
-from study.errors import RecordError
+from study.errors import RecordError, wrong_option
 from study.harmless import one_line
-from study.options import say_that_it_runs, wrong_option
+from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit

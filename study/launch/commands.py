@@ -4,10 +4,7 @@ It makes the description of the job from its options, shows what the job reserve
 it or runs it here.
 """
 
-import inspect
 import shlex
-import typing
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -15,8 +12,8 @@ import msgspec
 import typer
 
 from study.console import write
-from study.designs.registry import make_plan
-from study.errors import ExitCode, LaunchError
+from study.driver.opening import checked_name
+from study.errors import ExitCode, LaunchError, wrong_option
 from study.harmless import mask_credentials
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
 from study.launch.schedulers import LAUNCHERS, Launcher, clock
@@ -26,14 +23,13 @@ from study.options import (
     Set,
     Space,
     Trials,
-    checked_name,
-    checked_stage,
+    check_stage,
     command_app,
     examples,
     load,
     one_space,
     seconds,
-    wrong_option,
+    with_options_of,
 )
 from study.records.files import write_atomically
 from study.space.space_file import find_space
@@ -45,17 +41,6 @@ LEAST_WALLTIME_S = 180
 app = command_app()
 
 
-def _with_options_of_a_job(function: Callable[..., None]) -> Callable[..., None]:
-    """Let a command have, besides parameters of its own, the options that stand with the fields of `Job`."""
-    signature, hints = inspect.signature(function), typing.get_type_hints(Job, include_extras=True)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-    fields = [each for each in msgspec.structs.fields(Job) if typing.get_origin(hints[each.name]) is Annotated]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    given = [inspect.Parameter(each.name, kind, default=each.default, annotation=hints[each.name]) for each in fields]
-    function.__signature__ = signature.replace(parameters=[*own, *given])  # type: ignore[attr-defined]
-    return function
-
-
 @app.command(
     epilog=examples(
         "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
@@ -63,7 +48,7 @@ def _with_options_of_a_job(function: Callable[..., None]) -> Callable[..., None]
         "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
     ),
 )
-@_with_options_of_a_job
+@with_options_of(Job)
 def launch(
     context: typer.Context,
     where: Annotated[Literal["slurm", "oar", "ssh"], typer.Argument(help="What to use.")],
@@ -81,9 +66,10 @@ def launch(
     set_: Set = None,
     **options: Any,
 ) -> None:
-    """Run a study as a job: start Ray on several nodes, resume when requeued, leave nothing behind.
+    """Run a study as a job: SLURM, OAR, ssh.
 
-    `slurm` and `oar` submit a job, `ssh` runs on a list of hosts in the foreground.
+    It starts Ray on several nodes, resumes when requeued, and leaves nothing behind. `slurm` and `oar` submit a
+    job, `ssh` runs on a list of hosts in the foreground.
     """
     _check_options(context, where)
     first, *rest = words or [""]
@@ -93,8 +79,7 @@ def launch(
         raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
     file = find_space(one_space(named or None, space))
     spec = load(str(file), set_, trials)
-    if until is not None:
-        checked_stage(until, spec)
+    check_stage(until, spec)
     arguments = {
         "--tracking-uri": asked_uri(tracking_uri),
         "--optuna-storage": optuna_storage,
@@ -178,6 +163,8 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
 
 def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     """Say what is reserved and what the plan needs, and refuse what can never fit."""
+    from study.designs.registry import make_plan
+
     job, sizes = launcher.job, launcher.planned_cpus()
     known = [size for size in sizes if size is not None]
     limit = f", for at most {clock(job.walltime_s)}" if job.launcher in BATCH else ""

@@ -13,8 +13,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from study.errors import LaunchError
-from study.options import seconds, wrong_option
+from study.errors import LaunchError, wrong_option
+from study.options import seconds
 
 JOB_FILE, SCRIPT = "launch.json", "job.sh"
 BATCH = ("slurm", "oar")

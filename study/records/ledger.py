@@ -220,7 +220,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     def summarise(self, spec: StudySpec, status: Status, *, moment: float) -> Metrics:
         """Return the metrics of grain `trial` of an attempt that ends so; None where it did not get far enough."""
         end = structs.replace(self, status=status, ended_at=moment)
-        return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial" and metric.of}
+        return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial"}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------

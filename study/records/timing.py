@@ -1,6 +1,6 @@
 """What a trial's times are worth: the label of a row, how it changes at the end, and what disturbed its nodes.
 
-A trial begins with the label of `study.planning.needs.label_at_start`. Only `measured` times say anything about
+A trial begins with the label of `study.planning.label_at_start`. Only `measured` times say anything about
 scaling. A trial's times are its own while every process of it has a core: cores that the study has not reserved on a
 node are free for others, and nothing but a small rest may be done on the others (`study.machine.load` measures it).
 """

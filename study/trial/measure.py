@@ -148,7 +148,7 @@ def iteration_metrics(step: StepMeasurement) -> dict[str, float | None]:
         rule = "an iteration must change the weights"
         got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
         raise TrialError(where="learner", rule=rule, got=got, fix=fix)
-    return {name: each.of(step) for name, each in METRICS.items() if each.grain == "iteration" and each.of}
+    return {name: each.of(step) for name, each in METRICS.items() if each.grain == "iteration"}
 
 
 class Watch:

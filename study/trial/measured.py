@@ -356,13 +356,13 @@ class Overlapping(MeasuredAlgorithm):
         Nobody has to be updated: runners fetch new weights, and the merged states of connectors, by themselves.
         """
         samples = self._fetch()
-        for sample in samples:
-            check_runner(sample.measurement)
-            self._arrived.append(sample.measurement)
-            self._latest[sample.measurement.runner] = sample.measurement
-        states = [sample.connectors for sample in samples if sample.connectors is not None]
-        metrics = [each for sample in samples for each in sample.metrics]
-        return [sample.episodes for sample in samples], states, metrics, set()
+        for _, _, measurement, _ in samples:
+            check_runner(measurement)
+            self._arrived.append(measurement)
+            self._latest[measurement.runner] = measurement
+        states = [connectors for *_, connectors in samples if connectors is not None]
+        metrics = [each for _, of_runner, *_ in samples for each in of_runner]
+        return [episodes for episodes, *_ in samples], states, metrics, set()
 
     def _fetch(self) -> list[SampleReference]:
         """Ask every runner that is idle, wait for the first sample, and return all that are there."""

@@ -23,7 +23,7 @@ from torch import nn
 from study.errors import TrialError
 from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
-from study.planning.needs import evaluation_due, progress_of
+from study.planning import evaluation_due, progress_of
 from study.ray_private import actors_of, connector_pieces, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute

@@ -11,7 +11,7 @@ from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
 from study.machine.host import forget_trial
-from study.planning.needs import processes
+from study.planning import processes
 from study.space.parameters import SCALE
 from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
 from study.trial.messages import TRIAL, TrialConfig

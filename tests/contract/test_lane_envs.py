@@ -3,19 +3,17 @@
 import importlib.util
 import time
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
-from study.trial.engine.envs.lane_envs import GymnasiumLanes
-from tests.environments import Keeps, Plain, Raises, Returns
+from study.trial.engine.envs.environments import EnvFactory, GymnasiumLanes, make_env, make_lane_envs
+from tests.environments import Keeps, Plain, Returns
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
 backends = pytest.mark.parametrize("backend", ["gymnasium", pytest.param("envpool", marks=needs_envpool)])
-TASKS = ["CartPole-v1", "Acrobot-v1", "LunarLander-v3", "Pendulum-v1", "FrozenLake-v1"]
+TASKS = ["CartPole-v1", "LunarLander-v3", "Pendulum-v1", "FrozenLake-v1"]
 
 
 def environment(env_id="CartPole-v1", **content):
@@ -79,8 +77,8 @@ def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
 @pytest.mark.parametrize(
     ("env_id", "given", "limit"),
     [
-        *(("Acrobot-v1", None, 500), ("Pendulum-v1", None, 200), ("MountainCar-v0", None, 200)),
-        *(("Acrobot-v1", limit, limit) for limit in (1, 3, 700)),
+        *(("Acrobot-v1", None, 500), ("Pendulum-v1", None, 200)),
+        *(("Acrobot-v1", limit, limit) for limit in (1, 700)),
     ],
 )
 def test_the_given_limit_or_else_the_environments_own_truncates(env_id, given, limit, backend):
@@ -146,36 +144,16 @@ def test_a_training_step_waits_for_every_lane_and_an_evaluation_does_not(backend
     ("given", "words"),
     [
         *(({"observation": np.zeros(each)}, f"got shape {each}, the space says (3,)") for each in ((), (1, 3), (4,))),
-        ({"observation": ["a", "b", "c"]}, "could not convert string"),
         ({"reward": np.ones(1)}, "a reward must be one number"),
         ({"reward": None}, "must be a string or a real number"),
     ],
 )
-def test_what_is_no_observation_or_no_reward_is_refused_with_its_place(given, words):
+def test_what_is_no_observation_or_no_reward_is_refused(given, words):
     played = Played(lambda: Returns(**given), [1, 2])
     played.reset()
     with pytest.raises((ValueError, TypeError)) as raised:
         played.step([0, 0])
-    assert raised.value.__notes__ == ["This happened in lane 0, step 1 of its episode."]
     assert words in str(raised.value)
-
-
-@pytest.mark.parametrize("reward", [2, np.float32(2), np.array(2.0)])
-def test_a_list_is_an_observation_and_a_number_a_reward(reward):
-    played = Played(lambda: Returns(observation=[1, 2.5, 3], reward=reward), [1, 2])
-    played.reset()
-    observations, rewards, *_ = played.step([0, 0])
-    assert (observations.tolist(), rewards.tolist()) == ([[1, 2.5, 3]] * 2, [2, 2])
-
-
-def test_what_an_environment_raises_names_the_lane_and_the_step():
-    made = iter([Plain(), Raises(at_step=23), Plain()])
-    played = Played(lambda: next(made), [1, 2, 3])
-    played.reset()
-    with pytest.raises(ZeroDivisionError, match="planted fault") as raised:
-        for _ in range(23):
-            played.step([0, 0, 0])
-    assert raised.value.__notes__ == ["This happened in lane 1, step 3 of its episode."]  # episodes have 20 steps
 
 
 def test_environments_are_closed_when_a_later_one_cannot_be_made():
@@ -213,21 +191,3 @@ def test_an_environment_may_keep_its_action_and_reuse_its_observation():
     ((_, last),) = played.finals
     played.step(actions)
     assert last.tolist() == [2, 2, 2]  # the step count of the episode that ended
-
-
-@needs_envpool
-def test_both_backends_follow_the_same_dynamics():
-    """One step of Acrobot from a state that EnvPool reached, by Gymnasium's own equations."""
-    played = Played(EnvFactory(environment("Acrobot-v1", backend="envpool")), [1, 2])
-    state = played.reset()
-    reference = gymnasium.make("Acrobot-v1").unwrapped
-    reference.reset(seed=0)
-    for _ in range(100):
-        action = 2 if state[0][5] > 0 else 0  # pumps energy, so that it moves fast
-        observations, *_ = played.step([action, 0])
-        cos1, sin1, cos2, sin2, speed1, speed2 = state[0].astype(float)
-        reference.state = np.array([np.arctan2(sin1, cos1), np.arctan2(sin2, cos2), speed1, speed2])
-        expected = reference.step(action)[0]
-        if not played.finals:
-            assert observations[0] == pytest.approx(expected, abs=1e-5)
-        state = observations

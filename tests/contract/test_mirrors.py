@@ -19,7 +19,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
-from study.cli.sync import sync_study
+from study.cli.commands import sync_study
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
 from study.mirrors.boards import OptunaMirror, TensorBoardMirror, name_in_storage
@@ -315,7 +315,7 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
             return 2
         raise TrackingError(f"{mirror.name} is away.")
 
-    monkeypatch.setattr("study.cli.sync.catch_up", catch_up)
+    monkeypatch.setattr("study.mirrors.process.sync", catch_up)
     said = sync_study(folder)
     assert next(said) == "TensorBoard's folder is up to date: 2 records sent."
     assert next(said) == "Optuna's storage is away."

@@ -46,45 +46,31 @@ def refused(*words):
     return caught.value
 
 
-def changed(old, new):
-    assert old in SPACE
-    return SPACE.replace(old, new)
-
-
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("old", "new", "where"),
     [
-        (changed("CartPole-v1", "CartPol-v1"), "environment.id"),
-        (changed("CartPole-v1", "nowhere:Env"), "environment.id"),
-        (changed("CartPole-v1", "CartPole-v1, kwargs: {x: 1}"), "environment.kwargs"),
-        (changed("episodes: 4", "episodes: 4, kwargs: {x: 1}"), "evaluation.kwargs"),
-        (changed("CartPole-v1", "ray.rllib.env.multi_agent_env:MultiAgentEnv"), "environment.id"),
+        ("CartPole-v1", "CartPol-v1", "environment.id"),
+        ("CartPole-v1", "nowhere:Env", "environment.id"),
+        ("CartPole-v1", "CartPole-v1, kwargs: {x: 1}", "environment.kwargs"),
+        ("episodes: 4", "episodes: 4, kwargs: {x: 1}", "evaluation.kwargs"),
+        ("CartPole-v1", "ray.rllib.env.multi_agent_env:MultiAgentEnv", "environment.id"),
     ],
 )
-def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, text, where):
-    (place / "space.yaml").write_text(text)
+def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old, new, where):
+    assert old in SPACE
+    (place / "space.yaml").write_text(SPACE.replace(old, new))
     (fault,) = refused("run", "space.yaml").faults
     assert (fault.where, fault.line is not None) == (where, True)
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--time-budget", "soon"], "--time-budget: must be a duration above zero, got 'soon'"),
-        (["--set", "lr=0.1"], "lr: unknown key"),
-        (["other.yaml"], "--space: must be named once"),
-        (["--name", "a/b"], "--name: must consist of letters"),
-        (["--until", "race"], "--until: only a study with stages (hold-up) takes it"),
-    ],
-)
-def test_a_wrong_option_is_refused(options, expected):
-    (fault,) = refused("run", "--space", "space.yaml", *options).faults
-    assert str(fault).startswith(expected)
-
-
-@pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
+        (["--time-budget", "soon"], SpaceError, "--time-budget: must be a duration above zero, got 'soon'"),
+        (["--set", "lr=0.1"], SpaceError, "lr: unknown key"),
+        (["--space", "other.yaml"], SpaceError, "--space: must be named once"),
+        (["--name", "a/b"], SpaceError, "--name: must consist of letters"),
+        (["--until", "race"], SpaceError, "--until: only a study with stages (hold-up) takes it"),
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
         (["--resume"], SpaceError, "--resume: "),
         (["--tracking-uri", "file:///tmp/x"], TrackingError, "tracking URI: "),
@@ -95,7 +81,7 @@ def test_a_wrong_option_is_refused(options, expected):
         (["--out", "/proc/nowhere"], RecordError, "--out"),
     ],
 )
-def test_what_is_not_there_is_refused_before_anything_starts(options, kind, words):
+def test_a_wrong_option_or_what_is_not_there_is_refused_before_anything_starts(options, kind, words):
     error = refused("run", "space.yaml", *options)
     assert isinstance(error, kind)
     assert words in str(error)
@@ -115,13 +101,11 @@ def test_a_misspelt_call_is_answered_with_what_to_type(words, said):
     assert (result.exit_code, said in result.output) == (2, True), result.output
 
 
-@pytest.mark.parametrize("words", [["run_study.py"], ["-m", "study", "schema"]])
-def test_a_python_without_the_packages_is_told_what_to_install(words):
-    root = Path(cli.__file__).parents[2]
-    done = subprocess.run([sys.executable, "-S", *words], capture_output=True, text=True, env={}, cwd=root)
-    assert (done.returncode, done.stdout) == (2, "")
+def test_a_python_without_the_packages_is_told_what_to_install():
+    words, root = [sys.executable, "-S", "run_study.py"], Path(cli.__file__).parents[2]
+    done = subprocess.run(words, capture_output=True, text=True, env={}, cwd=root)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
     assert re.search(r"got no '\w+'\. Fix: Run `pip install -e \.`", done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_a_space_is_named_by_its_place_or_by_an_option():
@@ -139,9 +123,7 @@ def test_a_space_is_named_by_its_place_or_by_an_option():
     [
         (["--tracking-uri", "mysql://me:s3cr@127.0.0.1/runs"], ("tracking URI mysql://***@127.0.0.1/runs", "MySQLdb")),
         (["--optuna-storage", "postgresql+nobody://127.0.0.1/runs"], ("Optuna storage", "nobody", "[postgresql]")),
-        (["--tracking-uri", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("tracking URI", "onnection refused")),
         (["--optuna-storage", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("Optuna storage", "onnection refused")),
-        (["--tracking-uri", "postgresql://127.0.0.1:port/runs"], ("tracking URI",)),
     ],
 )
 def test_a_database_that_cannot_work_is_told_before_ray_starts(options, words):
@@ -175,10 +157,11 @@ def test_help_plan_and_refusals_do_not_import_an_engine(place):
     assert found == ["ENGINES"] * len(calls), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("before", ["LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0", "PYTHONIOENCODING=ascii"])
-def test_any_encoding_serves(before, place):
+def test_any_encoding_serves(place):
     (place / "space.yaml").write_text(f"# Größe 中文\n{SPACE}", encoding="utf-8")
-    line = f"{before} {shlex.quote(sys.executable)} -m study run --dry-run space.yaml"
+    line = (
+        f"LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 {shlex.quote(sys.executable)} -m study run --dry-run space.yaml"
+    )
     done = subprocess.run(["bash", "-c", line], cwd=place, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

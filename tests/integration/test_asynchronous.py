@@ -3,19 +3,15 @@
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import ray
 from ray.rllib.algorithms.appo.torch.appo_torch_learner import APPOTorchLearner
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
-from ray.rllib.core.rl_module.rl_module import RLModule
 
 from study.errors import TrialError
 from study.metrics import METRICS
-from study.records.folder import unpack_policy
 from study.trial import configuration
 from study.trial import run as run_module
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
@@ -33,31 +29,23 @@ def running(algorithm: str, **changes: Any) -> AbstractContextManager[TrialRun]:
 
 
 @pytest.mark.parametrize("algorithm", ["IMPALA", "APPO"])
-def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rates: list[tuple[int, float]] = []
-    after_update = TorchLearner.after_gradient_based_update
-
-    def noted(self: TorchLearner, *, timesteps: dict[str, Any]) -> None:
-        after_update(self, timesteps=timesteps)
-        rate = float(self.get_optimizer("default_policy").param_groups[0]["lr"])
-        rates.append((timesteps["num_env_steps_sampled_lifetime"], rate))
-
-    monkeypatch.setattr(TorchLearner, "after_gradient_based_update", noted)
+def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str) -> None:
     setting = {"lr": 0.01, "lr_end_fraction": 0.25, "rollout_fragment_length": 20, "num_envs_per_env_runner": 2}
     with running(algorithm, setting=setting, budget__env_steps=8000) as trial:
         results = play(trial)
         runners = trial._algorithm.env_runner_group
         versions = runners.foreach_env_runner(lambda runner: runner._weights_seq_no, local_env_runner=False)
         assert min(versions) >= 5  # runners take up what was learnt
+        (rate,) = trial._algorithm.ask_learners(
+            lambda each: float(each.get_optimizer("default_policy").param_groups[0]["lr"])
+        )
+        assert 0.0025 <= rate < 0.006  # it falls
     (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
-    effective = built.effective
-    assert (effective["algorithm_class"], effective["fallbacks"]) == (f"Measured{algorithm}", [])
-    assert (effective["lr"], effective["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
-    assert effective["env_steps_per_round"] == 2 * 2 * 20
+    assert (built.effective["lr"], built.effective["lr_end_fraction"]) == (pytest.approx(0.01), 0.25)
+    assert built.effective["env_steps_per_round"] == 2 * 2 * 20
     for metrics in (record.metrics for record in iterations):
         assert list(metrics) == [name for name, metric in METRICS.items() if metric.grain == "iteration"]
-        for phase in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
-            assert metrics[phase] is None
+        assert {metrics[phase] for phase in ("sampling_time_s", "learning_time_s", "sync_time_s", "kl")} == {None}
         assert metrics["iteration_time_s"] >= 1.0
         assert metrics["train_batch_size_actual"] >= 400
         assert metrics["train_batch_size_actual"] % 40 == 0  # whole fragments
@@ -68,21 +56,10 @@ def test_an_iteration_is_a_span_of_time_with_its_own_measures(algorithm: str, mo
         assert 0 <= metrics["overlap_time_s"] < metrics["iteration_time_s"]
         assert 0 <= metrics["policy_lag"] < 100
         assert np.isfinite([metrics[name] for name in ("entropy", "policy_loss", "vf_loss")]).all()
-        assert metrics["kl"] is None  # neither has such a term here
     assert sum(record.metrics["train_batch_size_actual"] for record in iterations) == iterations[-1].env_steps
-    # IMPALA learns once from each batch, as many as have come in; what is left over waits for the next iteration.
-    if algorithm == "IMPALA":
-        updates = sum(record.metrics["num_gradient_updates"] for record in iterations)
-        assert updates == pytest.approx(iterations[-1].env_steps / 400, abs=3)
-    # A queue of batches, and on a busy machine an iteration, stands between what was sampled and the last update.
-    steps = [num for num, _ in rates]
-    assert steps[0] < 2000 and 4000 < steps[-1] <= iterations[-1].env_steps
-    assert [rate for _, rate in rates] == pytest.approx([0.01 - 0.0075 * min(num, 8000) / 8000 for num in steps])
 
 
-def test_nothing_goes_on_beside_an_evaluation_and_what_it_played_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nothing_goes_on_beside_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runners of 100 steps a second; each batch is learnt from twice, 0.4 s each time, the second one late."""
     seen = []
 
@@ -114,11 +91,6 @@ def test_nothing_goes_on_beside_an_evaluation_and_what_it_played_is_kept(
         assert before == after
         for name, value in evaluated.items():
             np.testing.assert_array_equal(value, learner[name])
-    unpack_policy(results[-1].policy, tmp_path / "policy")
-    kept = RLModule.from_checkpoint(tmp_path / "policy").get_state()
-    assert kept.keys() == evaluated.keys()
-    for name, value in kept.items():
-        np.testing.assert_array_equal(np.asarray(value), evaluated[name])
     # Each whole batch was learnt from twice, all of it in an iteration; where nothing was learnt there is no loss.
     iterations = of_kind(results, "iteration")
     assert sum(each.metrics["num_gradient_updates"] for each in iterations) == 2 * (iterations[-1].env_steps // 200)

@@ -1,17 +1,16 @@
 """What every environment runner promises, and what only the batched one does. Runners live in this process."""
 
 import itertools
-import re
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED, NUM_ENV_STEPS_SAMPLED_LIFETIME
+from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED
 from ray.tune.registry import register_env
 
 from study.errors import TrialError
@@ -19,9 +18,9 @@ from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed
-from study.trial.engine.sampling.runner import NonFiniteError
 from study.trial.experiment import OfGymnasium
 from study.trial.measured import check_runner
+from tests.environments import Plain
 from tests.integration.trials import built_config
 from tests.spaces import spec
 
@@ -100,10 +99,9 @@ def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str
         replay(env, first, mine)
 
 
-@pytest.mark.parametrize("name", ["Doubles", "OneArray"])
-def test_a_batch_holds_what_was_seen_whatever_the_environment_does_with_its_array(kind: str, name: str) -> None:
+def test_a_batch_holds_what_was_seen_whatever_the_environment_does_with_its_array(kind: str) -> None:
     seen = []
-    for each in ("Plain", name):
+    for each in ("Plain", "OneArray"):
         runner = one(kind, batch=75, environment__id=f"tests.environments:{each}")
         seen.append([np.array(piece.get_observations()) for _ in range(2) for piece in runner.sample()])
     for expected, got in zip(*seen, strict=True):
@@ -136,8 +134,6 @@ def test_a_measured_sample_counts_what_it_returns(kind: str) -> None:
     for episodes, (metrics,), measurement in samples:
         assert measurement.env_steps == sum(map(len, episodes)) == metrics[NUM_ENV_STEPS_SAMPLED].peek()
         assert (measurement.error, measurement.runner, measurement.num_runners) == ("", 1, 1)
-        assert measurement.sampling_time_s > 0
-    assert samples[-1][1][0][NUM_ENV_STEPS_SAMPLED_LIFETIME] is not None
 
 
 def test_weights_are_set_and_followed(kind: str) -> None:
@@ -161,24 +157,16 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
     assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
     assert "ZeroDivisionError: planted fault at step 5" in measurement.error
     assert "tests/environments.py" in measurement.traceback
-    with pytest.raises(TrialError) as raised:
+    with pytest.raises(TrialError, match=r"planted fault at step 5 \(environments.py, line \d+, in happens\)"):
         check_runner(measurement)
-    reason = str(raised.value)
-    place = r"step 5 \(environments.py, line \d+, in happens\)"
-    assert re.search(rf"must not fail, got ZeroDivisionError: planted fault at {place}\. (.*\. )?Fix: ", reason)
 
 
-def test_what_is_not_finite_is_reported_and_found_where_the_algorithm_itself_samples(kind: str) -> None:
-    said = "rewards must be finite, got nan at step 10"
+def test_what_is_not_finite_is_reported(kind: str) -> None:
     runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
-    assert said in runner.measured_sample()[2].error
-    if kind == "stock":
-        with pytest.raises(NonFiniteError, match=said):
-            one(kind, batch=120, environment__id="tests.environments:NanReward").sample()
-    else:
+    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].error
+    if kind == "batched":
         runner = one(kind, environment__id="tests.environments:NanObservation")
-        said = runner.measured_sample()[2].error
-        assert re.search(r"observations must be finite, got nan or inf in lane \d+, step 10 of a round", said)
+        assert "observations must be finite" in runner.measured_sample()[2].error
 
 
 # --- the batched runner alone --------------------------------------------------------------------------------------
@@ -217,18 +205,12 @@ def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
     assert measurement.fix == "Lower lr, clip_param or num_epochs."
 
 
-class Sized(gymnasium.Env):
-    """An environment as people write them: derived from `gymnasium.Env`, with its size in `env_config`."""
+class Sized(Plain):
+    """An environment as people write them, with its size in `env_config`."""
 
     def __init__(self, config: Any = None, size: int = 1) -> None:
+        super().__init__()
         self.observation_space = Box(-1, 1, (dict(config or {}).get("size", size),), np.float32)
-        self.action_space = Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        return np.zeros(self.observation_space.shape, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        return np.zeros(self.observation_space.shape, np.float32), 1.0, False, False, {}
 
 
 @pytest.mark.parametrize("given_as", ["class", "function", "name in Gymnasium"])

@@ -14,7 +14,7 @@ import pytest
 from mlflow import MlflowClient
 
 import analysis
-from study.cli.sync import sync_study
+from study.cli.commands import sync_study
 from study.errors import TrackingError
 from study.mirrors import mlflow_mirror
 from study.mirrors.mlflow_mirror import MlflowMirror

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from study.planning.needs import Process, fits
+from study.planning import Process, fits
 
 CASES = (
     ((4, 3, 1), (1, 3, 2, 2)),  # it would fit, and Ray does not find out

@@ -17,9 +17,7 @@ from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
-from study.cli.commands import app
-from study.cli.results import folder_of_experiment, report
-from study.cli.sync import sync_study
+from study.cli.commands import app, folder_of_experiment, report, sync_study
 from study.designs.holdup import export
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from study.errors import Fault, SpaceError
-from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED
+from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED
 from study.space.settings import runnable
 from study.space.spec import StudySpec
 from tests.spaces import spec_of
@@ -28,16 +28,6 @@ def faults(algorithm: str, **changes: Any) -> dict[str, Fault]:
     with pytest.raises(SpaceError) as caught:
         space(algorithm, **changes)
     return {fault.where: fault for fault in caught.value.faults}
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_names_are_known_and_said_once(algorithm: str) -> None:
-    traits = ALGORITHMS[algorithm]
-    assert set(traits.parameters) <= PARAMETERS.keys()
-    assert not set(traits.parameters) & set(traits.given)
-    assert traits.given.keys() <= NAMES.keys()
-    assert traits.defaults.keys() <= set(traits.parameters)
-    assert all(NAMES[name].allows(value) for name, value in {**traits.defaults, **traits.given}.items())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from study.driver.conductor import MOST_DEATHS, TAKEN_BACK
-from study.records.records import StudyClosed, TrialEnded, TrialStarted
+from study.driver.conductor import MOST_DEATHS, TAKEN_BACK, Fault
+from study.records.records import TrialEnded, TrialStarted
 from tests.driven import CLUSTER, Session, assert_whole, records, rows
 from tests.spaces import cluster, spec
 
@@ -90,7 +90,7 @@ class Study(RuleBasedStateMachine):
     @rule(data=st.data(), loss=st.sampled_from(["node", "process"]))
     def lose(self, data: st.DataObject, loss: str) -> None:
         trial = self.one(data)
-        self.conductor.lose(trial, loss, f"its {loss} has died")
+        self.conductor.fail(trial, Fault(f"its {loss} has died", loss))
         self.lose_one(trial)
         self.deaths = 0 if self.standing[trial] == "failed" else self.deaths
 
@@ -308,19 +308,3 @@ def test_a_study_goes_on_where_the_person_wants_or_trials_differ(tmp_path, why):
         fail(session, 1, "the learner diverged")
     assert fail(session, 12) == 12
     assert not session.conductor.is_broken
-
-
-def test_a_table_that_cannot_be_written_costs_no_record(tmp_path, monkeypatch):
-    session = Session(tmp_path)
-
-    def full(path, rows):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("study.driver.conductor.write_table", full)
-    session.conductor.end(session.conductor.next_trial().trial, "failed", "it did not learn")
-    session.conductor.next_trial()
-    session.conductor.close()
-    session.conductor.write_table()  # as the end of a session does
-    ended = [record.status for record in records(tmp_path) if isinstance(record, TrialEnded)]
-    assert ended == ["failed", "interrupted"]
-    assert isinstance(records(tmp_path)[-1], StudyClosed)

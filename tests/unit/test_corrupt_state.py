@@ -214,7 +214,7 @@ def test_whatever_is_damaged_the_truth_is_refused_and_left_alone_and_the_rest_ma
 def test_an_identity_that_is_gone_starts_nothing_anew(whole, tmp_path):
     study = copied(whole, tmp_path / "demo")
     (study / "study.json").unlink()
-    assert not is_resumed(StudyFolder(study), RunOptions(name="demo", out=study.parent, resume=True, or_start=True))
+    assert not is_resumed(StudyFolder(study), RunOptions(name="demo", out=study.parent, resume_or_start=True))
     assert "Restore study.json from a backup" in told(StudyFolder(study).prepare)
     assert "Restore it from a backup" in told(status, study)
 

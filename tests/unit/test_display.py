@@ -1,37 +1,52 @@
-"""What a person sees of plans and results, on narrow and wide terminals."""
+"""What a person sees: the plan, progress, where a study stands, its end, and of a full disk."""
 
 import io
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import orjson
 import pytest
+from filelock import FileLock
 from rich.console import Console
+from typer.testing import CliRunner
 
-from analysis.status import cautions
-from study.cli.display import Display, answer_of, headline, print_end, print_plan
+from analysis.status import cautions, read_status
+from study.cli import commands as cli
+from study.cli.display import Display, answer_of, headline, print_end, print_plan, show
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
+from study.mirrors.mlflow_mirror import MlflowMirror
+from study.records.derived import pack
 from study.records.ledger import Ledger, ledger_of
-from study.records.records import Evaluation, StudyClosed
-from tests import synthetic
-from tests.holdup import holdup_spec
+from study.records.records import Evaluation, RecordLog, StageDecided, StudyClosed, read_lines
+from tests import holdup, synthetic
 from tests.spaces import cluster, spec
 from tests.values import replace
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = cluster(local=(5, 3), memory_mb=24_000)
 
 
-def printed(show, *values, width, terminal=False, **options):
-    console = Console(width=width, force_terminal=terminal, color_system=None, record=True, quiet=False)
+def printed(show, *values, width=140, terminal=False, **options):
+    console = Console(width=width, force_terminal=terminal, color_system=None)
     with console.capture() as capture:
         show(console, *values, **options)
     return capture.get()
 
 
-def test_the_plan_shows_execution_and_the_label_of_each_scale():
+@pytest.fixture
+def folder(tmp_path):
+    return synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+
+
+# --- before and while it runs -----------------------------------------------------------------------------------------
+
+
+def test_the_plan_shows_execution_and_the_label_of_each_scale_environment_and_stages():
     lines = printed(print_plan, make_plan(spec(), SMALL), spec(), width=80, name="demo").splitlines()
     rows = [line.split() for line in lines if line.split()[0].isdigit()]
     assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
@@ -39,10 +54,7 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale():
         ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
-
-
-def test_the_plan_names_environment_and_stages():
-    stages = printed(print_plan, make_plan(holdup_spec(), SMALL), holdup_spec(), width=140, name="demo")
+    stages = printed(print_plan, make_plan(holdup.holdup_spec(), SMALL), holdup.holdup_spec(), name="demo")
     assert "Environment: CartPole-v1. " in stages and "Stages: search, race, confirm." in stages
 
 
@@ -68,23 +80,18 @@ def test_a_log_that_cannot_be_written_does_not_end_the_study(where):
     assert done.returncode == 0 or where == "a full disk"  # Python itself minds what it cannot flush
 
 
-def course(*records, num_trials=4, stop=None):
+def course(*records, stop=None):
     """Return what the display asks of a conductor, after records that were written a minute apart."""
-    ledger = Ledger()
+    ledger, space = Ledger(), spec()
     for minute, record in enumerate(records):
         ledger.apply(record, 60.0 * minute)
-    plan, space = SimpleNamespace(num_trials=num_trials), spec()
+    plan = SimpleNamespace(num_trials=4)
     return SimpleNamespace(ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop)
 
 
-def test_the_headline_counts_what_runs():
-    built = course(synthetic.started(0), synthetic.built(0), synthetic.started(1))
-    assert headline(built).split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
-
-
-def test_the_time_left_is_known_once_a_trial_has_finished_and_until_the_study_stops():
-    begun = course(synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1))
-    assert "left" not in headline(begun)
+def test_the_headline_counts_what_runs_and_knows_the_time_left_once_a_trial_has_finished():
+    begun = headline(course(synthetic.started(0), synthetic.built(0), synthetic.started(1)))
+    assert begun.split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
     assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
     text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
     assert text.endswith("stopping: received SIGINT") and "left" not in text
@@ -101,29 +108,161 @@ def test_lines_say_each_change_of_a_trial_once():
     assert [line.count("of training") for line in lines] == [1]
 
 
-def never_ending(trial=0, final=100.0):
-    """Return the row of a finished trial whose last evaluation was cut in every episode."""
-    ledger = Ledger()
-    for record in synthetic.whole_trial(trial):
-        if isinstance(record, Evaluation):
-            record = replace(record, num_cut=len(record.returns))
-        ledger.apply(record, 0.0)
-    row = ledger.rows[trial]
-    row.setting["minibatch_size"], row.summary["final_return"], row.iterations = 64, final, None
-    return row
+# --- where it stands --------------------------------------------------------------------------------------------------
+
+
+def rewrite(folder, moments):
+    """Give the records of a study other times."""
+    lines = folder.records.read_bytes().splitlines()
+    content = [orjson.loads(line) | {"time": moment} for line, moment in zip(lines, moments, strict=True)]
+    folder.records.write_bytes(b"".join(orjson.dumps(each) + b"\n" for each in content))
+
+
+def status_of(folder, *, at_work, moment=None):
+    """Return how a study stands, with a driver that holds it or without."""
+    if not at_work:
+        return read_status(folder.path, moment=moment)
+    with FileLock(folder.path / ".lock"):
+        return read_status(folder.path, moment=moment)
+
+
+def test_while_it_runs_the_page_shows_what_runs_and_for_how_long_and_what_goes_wrong(folder):
+    whole = [*synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed")]
+    second = [synthetic.iteration(2, 1), synthetic.iteration(2, 2), synthetic.evaluation(2, 2)]
+    synthetic.append(folder, synthetic.opened(), *whole, synthetic.started(2), synthetic.built(2), *second)
+    started = next(line.time for line in read_lines(folder.records) if getattr(line.record, "trial", None) == 2)
+    status = status_of(folder, at_work=True, moment=started + 100)
+    (running,) = status.running
+    assert (running.trial, running.num_env_runners, running.progress) == (2, 2, 0.5)
+    line = next(line for line in printed(show, status).splitlines() if line.startswith("trial 2: 2 runners"))
+    # 400 steps in 0.5 s, without the first iteration
+    assert all(text in line for text in ("in 2 min", "50% done", " 800 "))
+    assert (status.num_ended, status.num_trials) == (2, 3)
+    assert status.counts == {"finished": 1, "failed": 1, "interrupted": 0, "running": 1}
+    texts = [advice.text for advice in status.advice]
+    assert "1 trial failed; the latest, trial 1: because of failed" in texts
+    assert any(text.startswith("3 of 3 clocks are oversubscribed and in no efficiency table") for text in texts)
+    gone = status_of(folder, at_work=False)
+    assert (gone.driver, gone.running, gone.left) == ("gone", (), None)
+    assert gone.advice[0].text.startswith("The driver ended without saying so")
+    assert gone.advice[0].command.endswith(f"--name demo --out {folder.path.parent} --resume")
+    assert "1 trial was interrupted; a resume runs it again." in [each.text for each in gone.advice]
+
+
+@pytest.mark.parametrize(
+    ("reason", "state", "resumable"), [("time budget", "out of time", True), ("complete", "complete", False)]
+)
+def test_an_ended_study_says_how_and_what_goes_on_with_it(folder, reason, state, resumable):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed(reason))
+    status = read_status(folder.path)
+    assert (status.driver, status.state) == ("ended", state)
+    assert any(each.command.endswith(" --resume") for each in status.advice) == resumable
+    assert not any(each.command.endswith(" --resume") for each in status_of(folder, at_work=True).advice)
+    packed = read_status(pack(folder, folder.path.parent / "packed").path)
+    assert (packed.driver, packed.mirror, packed.counts["finished"]) == ("packed", None, 1)
+
+
+@pytest.mark.parametrize("done", [0.25, 0.0])
+def test_the_time_left_is_the_median_of_what_ended(folder, done):
+    ended = [record for number in range(3) for record in synthetic.whole_trial(number, length=1)]
+    running = [synthetic.started(3), replace(synthetic.evaluation(3, 1), progress=done)]
+    synthetic.append(folder, replace(synthetic.opened(), num_trials=10), *ended, *running)
+    # Trials of 10, 20 and 60 s one after another, then one that is a quarter done.
+    moments = [0, 0, 1, 2, 3, 10, 10, 11, 12, 13, 30, 30, 31, 32, 33, 90, 90, 95]
+    rewrite(folder, [1_000.0 + moment for moment in moments])
+    left = status_of(folder, at_work=True, moment=1_100.0).left
+    assert (left.median_s, left.n) == (20.0, 3)
+    assert (left.trials, left.at_a_time) == pytest.approx((7 - done, 1.0))
+    assert left.seconds == pytest.approx((7 - done) * 20)
+
+
+def test_silence_far_beyond_the_pace_is_told(folder):
+    begun = [synthetic.started(0), synthetic.built(0), synthetic.iteration(0, 1)]
+    synthetic.append(folder, synthetic.opened(), *begun)
+    rewrite(folder, [1_000.0, 1_001.0, 1_041.0, 1_042.0])
+    for silence, told in ((299, False), (301, True)):
+        advice = status_of(folder, at_work=True, moment=1_042.0 + silence).advice
+        assert any("Nothing was recorded for 301 s." in each.text for each in advice) == told
+
+
+def test_mlflow_lags_by_the_records_after_its_cursor(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+    ends = [line.end for line in read_lines(folder.records)]
+    mirror = MlflowMirror(folder)
+    mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
+    status = read_status(folder.path)
+    assert status.mirror.behind == len(ends) - 3
+    assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
+    mirror.note(offset=ends[-1], seq=len(ends))
+    assert read_status(folder.path).mirror.behind == 0
+
+
+def test_a_damaged_line_leaves_what_came_before(folder):
+    synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1))
+    lines = folder.records.read_bytes().splitlines(keepends=True)
+    folder.records.write_bytes(b"".join([*lines[:8], b"garbage\n", *lines[8:]]))
+    status = read_status(folder.path)
+    assert status.counts == {"finished": 1, "failed": 0, "interrupted": 0, "running": 0}
+    (problem,) = status.problems
+    assert "line 9: must be a record" in problem
+
+
+def test_stage_and_plan_of_a_holdup_study(tmp_path):
+    space = holdup.holdup_spec()
+    records = holdup.study_records(space)
+    status = read_status(holdup.write_study(tmp_path / "whole", space, records).path)
+    assert (status.guessed, status.num_ended) == (False, status.num_trials)
+    race = [getattr(each, "next_stage", None) if isinstance(each, StageDecided) else None for each in records]
+    begun = read_status(holdup.write_study(tmp_path / "begun", space, records[: race.index("race") + 1]).path)
+    assert (begun.stage, begun.guessed) == ("race", True)
+    assert " of about " in printed(show, begun)
 
 
 def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
-    (cut,) = cautions(spec(), [never_ending(0), never_ending(1)])
-    assert "evaluation.max_episode_steps=10000" in cut
-    _, nothing = cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=24.0)])
-    assert nothing.startswith("Nothing was learnt")
-    assert len(list(cautions(spec(), [never_ending(0, final=1.0), never_ending(1, final=26.0)]))) == 1
-    assert len(list(cautions(spec(), [never_ending(0, final=1.0)]))) == 1, "one setting is not the study"
+    def never_ending(trial, final):
+        """Return the row of a finished trial whose last evaluation was cut in every episode."""
+        ledger = Ledger()
+        for record in synthetic.whole_trial(trial):
+            cut = {"num_cut": len(record.returns)} if isinstance(record, Evaluation) else {}
+            ledger.apply(replace(record, **cut), 0.0)
+        row = ledger.rows[trial]
+        row.summary["final_return"], row.iterations = final, None
+        return row
+
+    for finals, learnt in (((100.0, 100.0), True), ((1.0, 24.0), False), ((1.0, 26.0), True), ((1.0,), True)):
+        cut, *nothing = cautions(spec(), [never_ending(trial, final) for trial, final in enumerate(finals)])
+        assert "evaluation.max_episode_steps=10000" in cut
+        assert [text[:19] for text in nothing] == ([] if learnt else ["Nothing was learnt:"]), finals
 
 
-def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
-    folder = synthetic.make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
+def test_a_folder_is_listed_and_status_loads_neither_engines_nor_pandas(tmp_path, monkeypatch):
+    search = synthetic.make_folder(tmp_path / "a", "sqlite:///x.db")
+    synthetic.append(search, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
+    holdup.write_study(tmp_path / "b", holdup.holdup_spec(), holdup.study_records(holdup.holdup_spec()))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "study.json").write_text("garbage")
+    code = (
+        "import sys; from study.cli.commands import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: print('loaded:', *{'ray', 'torch', 'mlflow', 'optuna', 'pandas', 'scipy'} & sys.modules.keys())"
+    )
+    words = [sys.executable, "-c", code, "status", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    _, first, second, third, *_ = (line.split() for line in done.stdout.splitlines())
+    assert (first[0], first[1], first[2], first[4]) == ("a", "search", "2", "1")
+    assert (second[:2], second[2] == second[3]) == (["b", "holdup"], True)
+    assert third[:3] == ["c", "-", "-"] and "cannot be read" in done.stdout
+    assert (done.returncode, done.stdout.split("loaded:")[-1].split()) == (0, [])
+    refused = CliRunner().invoke(cli.app, ["status", str(tmp_path / "nowhere")])
+    assert "must be the folder of a study" in str(refused.exception)
+    monkeypatch.chdir(tmp_path)
+    assert "Start one" in CliRunner().invoke(cli.app, ["status"]).output
+
+
+# --- at the end -------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder):
     failed = synthetic.whole_trial(2, "failed")
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
@@ -132,29 +271,51 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(tmp_path):
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
-    places = [
+    places = (
         answer.sentence.split(",")[0][:40],
         "demo: at the end of the stage that was asked for (for a test)",
-        "3 of 3 trials ended (2 finished, 1 failed)",
+        "3 of 3 trials ended · 1 failed",
         "1 trial failed; the latest",
-    ]
-    places += [
         "Resume with: python run_study.py x.yaml --resume",
         "python -m study report ",
         "mlflow ui --backend-store-uri",
-    ]
+    )
     found = [text.index(place) for place in places]
     assert found == sorted(found)
-    assert "The answer is away." in printed(print_end, result, "", "The answer is away.", width=100)
 
 
-def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch):
-    assert "must be the folder of a study" in answer_of(tmp_path / "nowhere")
-    monkeypatch.setattr("analysis.open", lambda folder: 1 // 0)
-    assert answer_of(tmp_path).startswith("The answer cannot be given: ZeroDivisionError: ")
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [(ZeroDivisionError("planted"), "The answer cannot be given: ZeroDivisionError"), (KeyboardInterrupt(), "report")],
+)
+def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch, raised, said):
+    def broken(folder):
+        raise raised
 
-    def interrupted(folder):
-        raise KeyboardInterrupt
+    monkeypatch.setattr("analysis.open", broken)
+    assert said in answer_of(tmp_path)
 
-    monkeypatch.setattr("analysis.open", interrupted)
-    assert "python -m study report" in answer_of(tmp_path)
+
+@pytest.mark.parametrize("words", [("schema",), ("--help",)])
+def test_a_full_disk_is_said_without_a_traceback(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "study", *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No space left on device" in done.stderr and "Fix: " in done.stderr
+
+
+@pytest.mark.parametrize(("words", "code"), [(["run", "a.yaml"], 2), (["run", "a.yaml", "--resume"], 75)])
+def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, monkeypatch, words, code):
+    monkeypatch.setattr("sys.argv", ["run_study.py", *words])
+
+    def full():
+        with RecordLog(tmp_path / "records.jsonl") as log, monkeypatch.context() as disk:
+            disk.setattr("os.write", lambda *_: 0)
+            log.append(synthetic.opened())
+
+    monkeypatch.setattr(cli, "app", full)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code

@@ -11,9 +11,7 @@ from gymnasium.spaces import Box, Discrete
 from study.errors import SpaceError
 from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, make_env, make_lane_envs
-from study.trial.engine.envs.envpool_envs import PoolObservations
-from study.trial.engine.envs.lane_envs import Unusable
+from study.trial.engine.envs.environments import EnvFactory, Unusable, make_env, make_lane_envs
 from study.trial.engine.envs.probing import (
     Spaces,
     check_network,
@@ -45,8 +43,6 @@ def fault(env_id: str, **content: Any) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "features"),
     [
-        ("CartPole-v1", {}, 4),
-        ("Acrobot-v1", {}, 6),
         ("LunarLander-v3", {"continuous": True}, 8),
         ("FrozenLake-v1", {}, 16),  # Discrete: one-hot
         ("Blackjack-v1", {}, 32 + 11 + 2),  # Tuple of Discrete
@@ -66,16 +62,15 @@ def test_observations_are_flat_floats(env_id: str, kwargs: dict[str, Any], featu
 HERE = "tests.environments:"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Acrobot-v0", {}, "got 'Acrobot-v0'. Did you mean 'Acrobot-v1'?"),
-    ("no_such_module_here:Env", {}, "the module must exist, got 'no_such_module_here'"),
+    ("no_such_module_here:Env", {}, "module 'no_such_module_here' must be there"),
     (f"{HERE}Raise", {}, "Did you mean 'tests.environments:Raises'?"),
-    ("../my_maze:Maze", {}, "must be a module's name"),
+    ("../my_maze:Maze", {}, "module '../my_maze' must be there"),
     ("json:JSONDecoder", {}, "must make a gymnasium.Env"),
-    (f"{HERE}GraphObservations", {}, "observations must be arrays"),
+    (f"{HERE}NoSpaces", {}, "must have an `observation_space` of arrays of a fixed size, got None"),
     (f"{HERE}TupleActions", {}, "actions must be"),
-    (f"{HERE}Returns", {"reward": [1.0]}, "must be numbers, got [1.0] of shape (1,)"),
+    (f"{HERE}Returns", {"reward": [1.0]}, "must be finite numbers, got [1.0] of shape (1,)"),
     (f"{HERE}OlderReset", {}, "unexpected keyword argument 'seed'. Write it as Gymnasium has it: reset(*, seed=None"),
     (f"{HERE}OldApi", {}, "(expected 5, got 3). Write it as Gymnasium has it: step(action) returns (observation, rew"),
-    (f"{HERE}NoSpaces", {}, "must have an `observation_space` once it is made, got None"),
     (f"{HERE}NanAtFirst", {}, "must be finite, the first one is not"),
     (f"{HERE}Raises", {"at_step": 1}, "ZeroDivisionError: planted fault at step 1"),
     # A constructor that fails says so on one line, and its arguments are not blamed.
@@ -106,10 +101,15 @@ def test_the_environment_of_the_evaluation_is_tried_too(env_id: str, kwargs: dic
     assert words in str(raised.value)
 
 
+def test_the_environment_of_the_evaluation_may_have_other_arguments() -> None:
+    different = spec(environment__id="FrozenLake-v1", evaluation__kwargs={"is_slippery": False})
+    assert probe_study(different, "my.yaml").observation_space.shape == (16,)
+
+
 @pytest.mark.parametrize(
     ("name", "kwargs", "words"),
     [
-        ("EndsItsProcess", {}, r"process that makes, .* must go on, got exit code 3"),
+        ("EndsItsProcess", {}, r"must be made .*, got exit code 3"),
         ("Raises", {"at_step": 1}, r"ZeroDivisionError: planted fault.*environments\.py, line \d+"),
     ],
 )
@@ -140,13 +140,6 @@ def test_what_an_environment_imports_where_it_is_tried_is_known_here(tmp_path, m
     assert [each.name for each in own_modules(asked.environment)] == ["tried_maze", "tried_helper"]
 
 
-def test_a_network_must_suit_the_environment_and_the_evaluation_may_differ() -> None:
-    with pytest.raises(SpaceError, match=r"model\.conv_net: convolutions are for images, .*shape \(4,\)"):
-        probe_study(spec(model__conv_net="nature"), "my.yaml")
-    different = spec(environment__id="FrozenLake-v1", evaluation__kwargs={"is_slippery": False})
-    assert probe_study(different, "my.yaml").observation_space.shape == (16,)
-
-
 def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
     monkeypatch.setattr("study.trial.engine.envs.probing.PROBE_TIMEOUT_S", 0.3)
     hangs = EnvironmentSpec(id="tests.environments:Hangs", kwargs={"at_step": 1}, floor=0, reference=1, target=1)
@@ -154,21 +147,13 @@ def test_an_environment_whose_first_step_hangs_is_refused_in_time(monkeypatch):
         probe(hangs, "test")
 
 
-def test_images_stay_images_in_the_unit_range_and_blocks_and_bytes_keep_their_values() -> None:
+def test_images_stay_images_in_the_unit_range_and_blocks_keep_their_values() -> None:
     space = probe(environment("tests.environments:Picture"), "").observation_space
     assert (space.shape, space.dtype, space.low.min(), space.high.max()) == ((4, 6, 3), np.float32, 0, 1)
     image, _ = make_env(environment("tests.environments:Picture")).reset(seed=0)
     assert (image[0, 5, 2], image[3, 0, 1], image.sum()) == (1, np.float32(0.2), np.float32(1.2))
-    assert space.contains(image)
-    observations = np.empty((1, 4, 6, 3), np.float32)
-    make_lane_envs(EnvFactory(environment("tests.environments:Picture")), [1]).reset(observations)
-    assert np.array_equal(observations[0], image)
-    space = probe(environment("tests.environments:Block"), "").observation_space
-    assert (space.shape, space.dtype) == ((2, 3, 4), np.float32)
     block, _ = make_env(environment("tests.environments:Block")).reset(seed=0)
-    assert (block.dtype, block.min(), block.max()) == (np.float32, -5, 5)
-    flat, _ = make_env(environment("tests.environments:GreyPicture")).reset(seed=0)
-    assert flat.tolist() == [200] * 24
+    assert (block.shape, block.dtype, block.min(), block.max()) == ((2, 3, 4), np.float32, -5, 5)
 
 
 # EnvPool
@@ -178,26 +163,19 @@ def pooled(env_id: str, **content: Any) -> EnvironmentSpec:
     return environment(env_id, backend="envpool", **content)
 
 
-def test_an_envpool_that_is_missing_or_cannot_be_imported_says_why(tmp_path, monkeypatch) -> None:
-    with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "envpool", None)
-        place, text = fault("CartPole-v1", backend="envpool")
-        assert place == "environment.backend"
-        assert "envpool is not installed. Run `pip install 'envpool" in text
-        with pytest.raises(Unusable, match=r"environment\.backend: envpool is not installed") as raised:
-            make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
+def test_an_envpool_that_is_missing_says_so(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    place, text = fault("CartPole-v1", backend="envpool")
+    assert (place, "Run `pip install 'envpool" in text) == ("environment.backend", True)
+    with pytest.raises(Unusable, match=r"environment\.backend: envpool must be installed") as raised:
+        make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
-    (tmp_path / "envpool.py").write_text("raise ImportError('libstdc++.so.6: version `GLIBCXX_3.4.30` not found')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "envpool", raising=False)
-    assert "cannot be imported, got: libstdc++.so.6: version" in fault("CartPole-v1", backend="envpool")[1]
 
 
 @needs_envpool
 @pytest.mark.parametrize(
     ("env_id", "shape"),
     [
-        ("Acrobot-v1", (6,)),
         ("LunarLander-v3", (8,)),
         ("FrozenLake-v1", (16,)),  # Discrete: one-hot
         ("HalfCheetah-v5", (17,)),  # float64, and float64 actions
@@ -218,13 +196,6 @@ def test_what_envpool_observes(env_id: str, shape: tuple[int, ...]) -> None:
         assert 0.3 < observation.max() <= 1
 
 
-def test_choices_are_one_hot_and_other_arrays_flat() -> None:
-    observations = PoolObservations(Discrete(3, start=2))
-    assert observations(np.array([2, 4])).tolist() == [[1, 0, 0], [0, 0, 1]]
-    flat = PoolObservations(Box(0.0, 1.0, (2, 2), np.float64))
-    assert (flat.space.shape, flat(np.ones((5, 2, 2))).shape) == ((4,), (5, 4))
-
-
 @needs_envpool
 @pytest.mark.parametrize(
     ("env_id", "kwargs", "where", "words"),
@@ -235,7 +206,6 @@ def test_choices_are_one_hot_and_other_arrays_flat() -> None:
         ("MiniGrid-Empty-5x5-v0", {}, "id", "observations must be one array"),
         ("CartPole-v1", {"gravitation": 3}, "kwargs", "gravitation"),
         ("CartPole-v1", {"batch_size": 2}, "kwargs", "batch_size"),
-        ("CartPole-v1", {"max_episode_steps": 2}, "kwargs", "max_episode_steps"),
         ("FrozenLake-v1", {"size": "many"}, "kwargs", "__init__(): incompatible constructor arguments. Change"),
     ],
 )
@@ -253,7 +223,6 @@ def test_what_envpool_cannot_make_is_refused_in_one_line(env_id, kwargs, where, 
         ((3, 84, 84), [[16, 4, 2]], None),
         ((50, 50, 3), [[16, 4, 2]], None),
         ((84, 84, 4), None, None),
-        ((5,), None, None),
     ],
 )
 def test_convolutions_are_asked_for_where_rllib_has_none(shape, filters, words):
@@ -279,8 +248,6 @@ def test_what_is_missing_on_a_node_is_named(tmp_path, monkeypatch):
                 make(environment(env_id))
             rule, fix = why_not_here(raised.value, env_id)
             assert missing in rule and "every node" in fix
-    needs = ModuleNotFoundError("No module named 'no_such_planner'", name="no_such_planner")
-    assert "no_such_planner" in why_not_here(needs, "my_maze:Maze")[0]
 
 
 def test_the_message_of_a_runner_is_found_in_what_ray_made_of_it():

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.cli.evaluate import print_numbers
+from study.cli.display import print_evaluated
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import ChosenPolicy, Evaluated, best_policy, filming, random_policy
 from study.records.ledger import Ledger
@@ -50,7 +50,7 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     assert content["suggested_floor"] == 22
     console = Console(width=100)
     with console.capture() as capture:
-        print_numbers(console, evaluated)
+        print_evaluated(console, evaluated)
     # Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
     last = capture.get().splitlines()[-1]
     assert last == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"

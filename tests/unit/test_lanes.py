@@ -22,13 +22,7 @@ def test_a_batch_is_exact_and_every_lane_gives_the_same_in_one_process_and_in_ma
         layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=envs, emulated=emulated)
         result = {}
         for process in range(1 if emulated else runners):
-            fragment, lanes = layout.fragment(process, batch), layout.lanes_of(process)
-            each = [
-                fragment.num_vector_steps - (lane >= fragment.num_lanes_in_last_step) * (fragment.num_vector_steps > 0)
-                for lane in range(len(lanes))
-            ]
-            assert sum(each) == fragment.env_steps(len(lanes))
-            result |= dict(zip(lanes, each, strict=True))
+            result |= dict(zip(layout.lanes_of(process), layout.steps_of(process, batch), strict=True))
         return result
 
     split = steps(emulated=False)

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from study.cli.run import app as run
+from study.cli.commands import app
 from study.designs.registry import make_plan
 from study.errors import ClusterError, LaunchError, SpaceError
 from study.launch import commands
@@ -72,7 +72,7 @@ def test_the_plan_is_made_for_the_cpus_of_the_job_and_says_what_is_emulated(monk
         planned.append(make_plan(spec, shape))
         return planned[-1]
 
-    monkeypatch.setattr(commands, "make_plan", planning)
+    monkeypatch.setattr("study.designs.registry.make_plan", planning)
     result = launch("slurm", "--cpus-per-node", *words, "--print")
     assert [node.num_cpus for plan in planned for node in plan.cluster.nodes] == cpus
     assert f" there, {cpu_hours(planned[0].hours * sum(cpus))} (guessed" in result.output
@@ -129,5 +129,5 @@ def test_the_manifest_for_kubernetes_hands_out_what_its_pods_own_and_types_a_com
     assert {"/etc/study", "/study"} <= mounted
     words = [SPACE if word.startswith("/etc/") else re.sub("^local$|^auto$", "local", word) for word in words]
     words = [word.replace("/study/", f"{place}/") for word in words]
-    result = CliRunner().invoke(run, [*words, "--dry-run"])
+    result = CliRunner().invoke(app, ["run", *words, "--dry-run"])
     assert result.exit_code == 0, (result.output, result.exception)

@@ -177,9 +177,9 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 
 LOADS = {
     "reading and planning": {
-        "study study.cli.commands study.planning.plan study.space.reference study.planning.needs": LIBRARIES,
-        "study.records.timing study.machine.host study.machine.cluster study.doctor study.cli.doctor": LIBRARIES,
-        "study.cli.evaluate study.ray_private study.jax_private": LIBRARIES,
+        "study study.cli.commands study.planning study.space.reference": LIBRARIES,
+        "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
+        "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,

@@ -5,7 +5,8 @@ import pickle
 import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from study.driver.searcher import Fault, fault_of
+from study.driver.conductor import Fault
+from study.driver.searcher import fault_of
 from study.errors import TrialError, TrialLostError
 
 FAILED = TrialError(where="environment", rule="must not raise", got="ValueError: its node has died", fix="Mend it.")

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from study import metrics
 from study.errors import TrialError
 from study.metrics import METRICS
 from study.trial.measure import ProcessMeasurement, RunnerMeasurement, StepMeasurement, Watch, iteration_metrics
@@ -134,7 +133,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial(name: str) -> None:
 
 def test_pressure_is_that_of_the_busiest_node_where_linux_tells_it() -> None:
     def pressure(*samples: RunnerMeasurement, main: ProcessMeasurement = MAIN) -> float | None:
-        return metrics.cpu_pressure(replace(step(samples), used=main))
+        return METRICS["cpu_pressure"].of(replace(step(samples), used=main))
 
     remote = sample(2, 2.0, pressure_s=0.5)
     assert pressure(sample(1, 3.0), remote) == pytest.approx(0.25)

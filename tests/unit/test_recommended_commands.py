@@ -14,14 +14,12 @@ import typer.main
 
 from study.cli import commands as cli
 from study.designs.registry import make_plan
-from study.options import checked_stage, seconds
+from study.options import check_stage, seconds
 from study.options import load as load_options
 from study.space.space_file import SHIPPED
-from tests.examples import example
 from tests.spaces import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "analysis"
 START = re.compile(r"python3? (?:-m study|run_study\.py)(?=[ `'\"]|$)")
 PAGES = sorted(
     path for path in ROOT.rglob("*.md") if not {".venv", ".git", "node_modules", "testbed"} & set(path.parts)
@@ -77,8 +75,7 @@ def check(line):
         return None
     changes = [given.get(name) for name in ("set_", "trials")]
     spec = load_options(space, *changes)
-    if given.get("until"):
-        checked_stage(given["until"], spec)
+    check_stage(given.get("until"), spec)
     return spec
 
 
@@ -91,19 +88,11 @@ def is_name(line):
 
 
 def of_pages():
-    found = {}
-    for path in PAGES:
-        for line in commands_in(path.read_text()):
-            found.setdefault(line, path.name)
-    for path in sorted(SHIPPED.glob("*.yaml")):
-        for line in commands_in(re.sub(r"(?m)^#", "", path.read_text())):
-            found.setdefault(line, path.name)
-    for path in sorted(EXAMPLES.glob("*.ipynb")):
-        for cell in json.loads(path.read_text())["cells"]:
-            if cell["cell_type"] == "markdown":
-                for line in commands_in("".join(cell["source"])):
-                    found.setdefault(line, path.name)
-    return sorted(line for line in found if not is_name(line))
+    texts = [path.read_text() for path in PAGES]
+    texts += [re.sub(r"(?m)^#", "", path.read_text()) for path in SHIPPED.glob("*.yaml")]
+    for path in (ROOT / "analysis").glob("*.ipynb"):
+        texts += ["".join(cell["source"]) for cell in json.loads(path.read_text())["cells"]]
+    return sorted({line for text in texts for line in commands_in(text) if not is_name(line)})
 
 
 def of_the_program():
@@ -123,11 +112,4 @@ def test_a_command_of_a_page_a_space_or_a_notebook_is_taken_and_can_be_planned(l
 
 def test_the_commands_in_the_texts_of_the_program_are_taken():
     for line in of_the_program():
-        check(line)
-
-
-@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun"])
-def test_the_commands_of_a_report_are_taken(name):
-    text = " \n".join(sentence for table in example(name).tables.values() for sentence in (table.said, *table.notes))
-    for line in commands_in(text):
         check(line)

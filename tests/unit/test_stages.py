@@ -139,7 +139,7 @@ class Sessions(RuleBasedStateMachine):
 
     @property
     def running(self):
-        return sorted(self.drive.conductor._queue.running)
+        return sorted(self.drive.conductor.queue.running)
 
     @rule(count=st.integers(1, 4))
     def start(self, count):

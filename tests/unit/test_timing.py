@@ -3,7 +3,7 @@
 import pytest
 
 from study.machine.load import NodeLoad
-from study.planning.needs import label_at_start
+from study.planning import label_at_start
 from study.records.timing import Label, disturbances, label_at_end, reserved
 from tests import synthetic
 from tests.spaces import cluster as cluster_of

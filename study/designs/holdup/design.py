@@ -19,7 +19,7 @@ from study.designs.holdup.stages import (
     requests_of,
 )
 from study.errors import RecordError
-from study.planning.plan import TrialKind
+from study.planning import TrialKind
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, numbered

@@ -7,6 +7,7 @@ exported script holds this text.
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ _FIRST_COUNT = 1e-4
 """What a running mean of 0 and variance of 1 count for at the beginning, there as in Gymnasium."""
 _HIDDEN_GAIN, _POLICY_GAIN, _VALUE_GAIN = math.sqrt(2), 0.01, 1.0
 """Of orthogonal weights: Huang et al., "The 37 implementation details of PPO", ICLR blog track 2022, number 2."""
+_OF_VALUE = ("vf.", "encoder.critic_")
+"""How the names begin of what the value function alone has."""
 _OLD_VALUES = "old_values"
 _STATE = "extensions"
 
@@ -94,28 +97,47 @@ def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[A
     return total, mean + shift * more / total, squares / total
 
 
-class ObservationStatistics:
-    """Running mean and variance of the observations of one or several runners, each of which has seen its own.
+def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
+    """Return rows in units of the deviation, clipped, single precision."""
+    return np.clip((rows - mean) / np.sqrt(variance + _EPSILON), -_LARGEST, _LARGEST).astype(np.float32)
 
-    All share what was merged last (`base`); each normalises by that and by what it has seen since (`added`). One runner
-    alone is Stable-Baselines3's `VecNormalize`.
 
-    Attributes:
-        base: Count, mean and variance, shapes (), (*shape,), (*shape,).
-        added: The same of each runner since then, shapes (runners, 1, …), (runners, *shape), (runners, *shape).
+class NormalizedObservations(ConnectorV2):
+    """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
+
+    RLlib's `MeanStdFilter` adds what a runner has seen before to the merged state once more. The last observation of an
+    episode that ends is not counted. It may stand for several runners, each of which has seen its own: all share what
+    was merged last (`base`: count, mean, variance), and each normalises by that and by what it has seen since (`added`:
+    the same, with an axis of runners before).
     """
 
-    def __init__(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
-        self.base: tuple[Any, Any, Any] = (_FIRST_COUNT, np.zeros(shape), np.ones(shape))
-        self._num_runners = num_runners
-        self._forget()
+    _update_stats = True
+    _num_runners = 1
+    base: tuple[Any, Any, Any] | None = None
 
-    def _forget(self) -> None:
-        shape = self.base[1].shape
-        self.added = [np.zeros((self._num_runners, *each)) for each in ((1,) * len(shape), shape, shape)]
+    def begin(self, shape: tuple[int, ...], *, num_runners: int = 1) -> None:
+        """Know nothing of observations of a shape, for so many runners."""
+        self._num_runners = num_runners
+        self.set_state({"base": (_FIRST_COUNT, np.zeros(shape), np.ones(shape))})
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        """Return the space of what comes out."""
+        return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the last observation of each episode."""
+        rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
+        counted = rows[[not episode.is_done for episode in episodes]]
+        if self._update_stats and len(counted):
+            self.update(counted)
+        for episode, row in zip(episodes, scaled_by(rows, *self.moments()), strict=True):
+            episode.set_observations(at_indices=-1, new_data=row)
+            episode.observation_space = self.observation_space
+        return batch
 
     def update(self, rows: Any, *, lanes: int | None = None) -> None:
         """Learn from observations of the first lanes, shape (rows, *shape), `lanes` of which are of one runner."""
+        self._known()
         lanes = lanes or len(rows)
         whole = len(rows) // lanes
         shaped = rows[: whole * lanes].reshape(whole, lanes, *rows.shape[1:])
@@ -129,90 +151,38 @@ class ObservationStatistics:
 
     def moments(self, *, lanes: int = 1) -> tuple[Any, Any]:
         """Return mean and variance by which each lane's observations are normalised now, shape (lanes, *shape)."""
-        _, *moments = merged(self.base, (self.added[0], self.added[1], self.added[2]))
+        _, *moments = merged(self._known(), (self.added[0], self.added[1], self.added[2]))
         mean, variance = (np.repeat(each, lanes, axis=0) for each in moments)
         return mean, variance
 
-    def state(self) -> dict[str, Any]:
-        """Return what `set_state` takes."""
-        count, *moments = self.added
-        return {"base": list(self.base), "added": [count.reshape(-1).copy(), *(each.copy() for each in moments)]}
+    def _known(self) -> tuple[Any, Any, Any]:
+        if self.base is None:
+            self.begin(self.input_observation_space.shape)
+        assert self.base is not None
+        return self.base
+
+    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return what is known."""
+        base, (count, *moments) = list(self._known()), self.added
+        return {"base": base, "added": [count.reshape(-1).copy(), *(each.copy() for each in moments)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Take a state of runners that are as many, or a merged one."""
         count, mean, variance = state["base"]
         self.base = float(count), np.asarray(mean), np.asarray(variance)
-        self._forget()
+        shape = self.base[1].shape
+        self.added = [np.zeros((self._num_runners, *each)) for each in ((1,) * len(shape), shape, shape)]
         if "added" in state and len(state["added"][0]) == self._num_runners:
             self.added = [np.array(new).reshape(old.shape) for new, old in zip(state["added"], self.added, strict=True)]
 
-    def merge(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the state that adds what all runners have seen to the base; their order has no influence."""
         seen = [each for state in states for each in zip(*state["added"], strict=True) if each[0] > 0]
         seen.sort(key=lambda each: (float(each[0]), each[1].tobytes(), each[2].tobytes()))
-        total = self.base
+        total = self._known()
         for each in seen:
             total = merged(total, each)
         return {"base": list(total)}
-
-
-def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
-    """Return rows in units of the deviation, clipped, single precision."""
-    return np.clip((rows - mean) / np.sqrt(variance + _EPSILON), -_LARGEST, _LARGEST).astype(np.float32)
-
-
-class NormalizedObservations(ConnectorV2):
-    """Normalises observations on their way to the module, and so in the episodes, as `VecNormalize` does.
-
-    Not RLlib's `MeanStdFilter`, which adds what a runner has seen before to the merged state once more. As there the
-    last observation of an episode that ends is normalised and not counted.
-    """
-
-    _update_stats = True
-    _statistics: ObservationStatistics | None = None
-
-    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Return the space of what comes out."""
-        return Box(-_LARGEST, _LARGEST, input_observation_space.shape, np.float32)
-
-    @property
-    def statistics(self) -> ObservationStatistics:
-        """Those of this runner; a runner that stands for several gives its own."""
-        # No `cached_property`: its lock cannot be pickled, as a class of a script must be.
-        if self._statistics is None:
-            self._statistics = ObservationStatistics(self.input_observation_space.shape)
-        return self._statistics
-
-    @statistics.setter
-    def statistics(self, given: ObservationStatistics) -> None:
-        self._statistics = given
-
-    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Replace the last observation of each episode."""
-        rows = np.stack([np.asarray(episode.get_observations(-1)) for episode in episodes])
-        counted = rows[[not episode.is_done for episode in episodes]]
-        if self._update_stats and len(counted):
-            self.statistics.update(counted)
-        for episode, row in zip(episodes, scaled_by(rows, *self.statistics.moments()), strict=True):
-            episode.set_observations(at_indices=-1, new_data=row)
-            episode.observation_space = self.observation_space
-        return batch
-
-    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the statistics."""
-        return self.statistics.state()
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take the statistics."""
-        self.statistics.set_state(state)
-
-    def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the merged statistics of all runners, which RLlib sends to each of them."""
-        return self.statistics.merge(states)
-
-    def reset_state(self) -> None:
-        """Begin anew."""
-        self._statistics = None
 
 
 def normalized_observations(env: Any = None, spaces: Any = None, device: Any = None) -> NormalizedObservations:
@@ -225,28 +195,43 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
     state = connectors.get(NormalizedObservations.__name__)
     if state is None:
         return None
-    statistics = ObservationStatistics(np.shape(state["base"][1]))
-    statistics.base = float(state["base"][0]), np.asarray(state["base"][1]), np.asarray(state["base"][2])
-    base = statistics.merge([state] if "added" in state else [])["base"]
-    return base[1], base[2]
+    known = NormalizedObservations()
+    known.set_state({"base": state["base"]})
+    _, mean, variance = known.merge_states([state] if "added" in state else [])["base"]
+    return mean, variance
 
 
 # --- rewards ---------------------------------------------------------------------------------------------------------
 
 
-class RewardScale:
+class ScaledRewards(ConnectorV2):
     """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
 
-    It belongs to the learner, which sees all of them. Where it knows which lane each reward is of, every reward is
-    divided by the deviation at its own step, as there; else by that at the end of the batch.
+    It belongs to the one learner, which sees all of them: of RLlib's own the `learner_connector`. Where it knows which
+    lane each reward is of, every reward is divided by the deviation at its own step, as there; else by that at the end
+    of the batch.
     """
 
-    def __init__(self, gamma: float, *, num_lanes: int | None = None) -> None:
+    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
         """Begin; `num_lanes`: episodes come lane by lane, of so many lanes with equal shares of a batch."""
+        super().__init__(*spaces, **options)
         self._gamma, self._num_lanes = gamma, num_lanes
         self._returns = RunningMeanStd()
         self._discounted: dict[str, float] = {}
         """Of each episode in the last batch: r(t) + gamma r(t-1) + gamma^2 r(t-2) + … up to its last step t."""
+
+    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace the rewards of the episodes, which the pieces behind this one read.
+
+        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
+        """
+        filled = [episode for episode in episodes if len(episode) > 1]
+        buffers = [episode.rewards for episode in filled]
+        rewards = [np.asarray(each.data[each.lookback :][:-1], np.float64) for each in buffers]
+        names = [episode.id_.rpartition("_")[0] for episode in filled]
+        for each, scaled in zip(buffers, self.scaled(names, rewards), strict=True):
+            each.data = np.concatenate([each.data[: each.lookback], scaled, [0.0]])
+        return batch
 
     def scaled(self, episode_ids: Sequence[str], rewards: Sequence[Any]) -> list[Any]:
         """Learn from the rewards of a batch, and return them scaled and clipped.
@@ -265,30 +250,17 @@ class RewardScale:
             now[name] = float(discounted[-1])
             returns.append(discounted)
         self._discounted = now
-        deviations = self._deviations(returns)
-        return [
-            np.clip(piece / deviation, -_LARGEST, _LARGEST)
-            for piece, deviation in zip(rewards, deviations, strict=True)
-        ]
+        lengths = [len(piece) for piece in rewards]
+        steps, values = _steps_of_lanes(lengths, self._num_lanes), np.concatenate(returns)
+        deviations = np.empty(max(steps) + 1)
+        order = np.argsort(steps, kind="stable")
+        for step, rows in enumerate(np.split(order, np.cumsum(np.bincount(steps))[:-1])):
+            self._returns.update(values[rows])
+            deviations[step] = np.sqrt(self._returns.var + _EPSILON)
+        scaled = np.clip(np.concatenate(rewards) / deviations[steps], -_LARGEST, _LARGEST)
+        return np.split(scaled, np.cumsum(lengths)[:-1])
 
-    def _deviations(self, returns: list[Any]) -> list[Any]:
-        """Return the deviation by which each reward is divided, of each piece."""
-        starts = None if self._num_lanes is None else _starts([len(piece) for piece in returns], self._num_lanes)
-        if starts is None:
-            self._returns.update(np.concatenate(returns))
-            return [np.sqrt(self._returns.var + _EPSILON)] * len(returns)
-        by_step: list[list[float]] = [[] for _ in range(max(map(sum, zip(starts, map(len, returns), strict=True))))]
-        for start, piece in zip(starts, returns, strict=True):
-            for step, value in enumerate(piece, start):
-                by_step[step].append(value)
-        found = []
-        for values in by_step:
-            self._returns.update(np.array(values))
-            found.append(np.sqrt(self._returns.var + _EPSILON))
-        deviations = np.array(found)
-        return [deviations[start : start + len(piece)] for start, piece in zip(starts, returns, strict=True)]
-
-    def state(self) -> dict[str, Any]:
+    def get_state(self, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Return what `set_state` takes."""
         moments = [float(self._returns.mean), float(self._returns.var), float(self._returns.count)]
         return {"returns": moments, "discounted": dict(self._discounted)}
@@ -300,65 +272,33 @@ class RewardScale:
         self._discounted = dict(state["discounted"])
 
 
-def _starts(lengths: Sequence[int], num_lanes: int) -> list[int] | None:
-    """Return at which step of its lane each piece begins; None where pieces do not fill lane after lane.
+def _steps_of_lanes(lengths: Sequence[int], num_lanes: int | None) -> Any:
+    """Return at which step of its lane each reward is, shape (rewards,); all 0 where pieces do not fill lane by lane.
 
     The first lanes have a step more than the others where a batch is no multiple of the lanes.
     """
-    share, extra = divmod(sum(lengths), num_lanes)
-    ends = iter([share + 1] * extra + [share] * (num_lanes - extra))
-    found, at, end = [], 0, next(ends)
-    for length in lengths:
-        if at == end:
-            at, end = 0, next(ends)
-        found.append(at)
-        at += length
-        if at > end:
-            return None
-    return found
+    total = sum(lengths)
+    share, extra = divmod(total, num_lanes or 1)
+    of_lanes = [share + 1] * extra + [share] * ((num_lanes or 1) - extra)
+    if num_lanes is None or not {*np.cumsum(of_lanes)} <= {0, *np.cumsum(lengths)}:
+        return np.zeros(total, int)
+    return np.concatenate([np.arange(each) for each in of_lanes])
 
 
 def num_lanes_in_order(config: Any) -> int | None:
     """Return the lanes of a trial whose runners return episodes lane by lane; None where they do not."""
     if not getattr(config.env_runner_cls, "in_lane_order", False):
         return None
-    of = (
-        getattr(config, "lane_layout", None) or config
-    )  # an emulated trial's configuration has one runner with all lanes
+    # An emulated trial's configuration has one runner with all lanes.
+    of = getattr(config, "lane_layout", None) or config
     return int(max(of.num_env_runners, 1) * of.num_envs_per_env_runner)
-
-
-class ScaledRewards(ConnectorV2):
-    """Lets RLlib's own learner learn from scaled rewards: set as `learner_connector`, for one learner."""
-
-    def __init__(self, *spaces: Any, gamma: float, num_lanes: int | None = None, **options: Any) -> None:
-        super().__init__(*spaces, **options)
-        self.scale = RewardScale(gamma, num_lanes=num_lanes)
-
-    def __call__(self, *, episodes: Sequence[Any], batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Replace the rewards of the episodes, which the pieces behind this one read.
-
-        RLlib has appended a row to each episode before, with reward 0, and a number to its id.
-        """
-        filled = [episode for episode in episodes if len(episode) > 1]
-        buffers = [episode.rewards for episode in filled]
-        rewards = [np.asarray(each.data[each.lookback :][:-1], np.float64) for each in buffers]
-        names = [episode.id_.rpartition("_")[0] for episode in filled]
-        for each, scaled in zip(buffers, self.scale.scaled(names, rewards), strict=True):
-            each.data = np.concatenate([each.data[: each.lookback], scaled, [0.0]])
-        return batch
 
 
 # --- the learner -----------------------------------------------------------------------------------------------------
 
 
 class ExtendedPPOTorchLearner(PPOTorchLearner):
-    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers.
-
-    Attributes:
-        clip_share: Share of `clip_param` that holds in this iteration.
-        reward_scale: Of a learner that scales rewards by itself.
-    """
+    """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers."""
 
     _learns_from_connectors = True
     """Whether advantages come from RLlib's connectors, one of which scales the rewards."""
@@ -366,8 +306,9 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def build(self) -> None:
         """Build as RLlib does."""
         self.clip_share = 1.0
-        self.reward_scale: RewardScale | None = None
-        self._changed: dict[float, Any] = {}
+        """Share of `clip_param` that holds in this iteration."""
+        self.reward_scale: ScaledRewards | None = None
+        """Of a learner that scales rewards by itself."""
         super().build()
         connectors = self._learner_connector if self._learns_from_connectors else None
         if told_of(self.config, "vf_clip_range") and connectors is not None:
@@ -384,24 +325,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register an optimizer; RLlib controls its learning rate, of each of its groups in proportion."""
         rate, module = told_of(self.config, "vf_lr"), self.module[module_id]
-        if not (rate or told_of(self.config, "adam_epsilon") or self._has_own_optimizer):
-            super().configure_optimizers_for_module(module_id, config)
-            return
-        parameters = self.get_parameters(module)
-        groups: list[dict[str, Any]] = [{"params": parameters}]
+        parameters, groups = self.get_parameters(module), list[dict[str, Any]]()
         if rate:
             first = config.lr[0][1] if isinstance(config.lr, list) else config.lr
-            own = {id(each) for name, each in module.named_parameters() if name.startswith(("vf.", "encoder.critic_"))}
-            groups = [
-                {"params": [each for each in parameters if id(each) not in own]},
-                {"params": [each for each in parameters if id(each) in own], "share": rate / first},
-            ]
+            of_value = [each for name, each in module.named_parameters() if name.startswith(_OF_VALUE)]
+            groups = [{"params": of_value, "share": rate / first}]
+        own = {id(each) for group in groups for each in group["params"]}
+        groups = [{"params": [each for each in parameters if id(each) not in own]}, *groups]
         self.register_optimizer(
             module_id=module_id, optimizer=self._optimizer(groups), params=parameters, lr_or_lr_schedule=config.lr
         )
-
-    _has_own_optimizer = False
-    """Whether it is not Adam."""
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)
@@ -431,16 +364,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         return {**found, "normalize_rewards": int(self._scale is not None)}
 
     @property
-    def _scale(self) -> RewardScale | None:
+    def _scale(self) -> ScaledRewards | None:
         pieces = [each for each in self._learner_connector or () if isinstance(each, ScaledRewards)]
-        return pieces[0].scale if pieces else self.reward_scale
+        return pieces[0] if pieces else self.reward_scale
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **options: Any) -> dict[str, Any]:
         """Return RLlib's state of a learner, with the clip range and the scale of rewards."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **options)
         if told(self.config) and self._check_component(_STATE, components, not_components):
             scale = self._scale
-            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.state()}
+            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.get_state()}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -456,14 +389,16 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         mask, reach = batch.get(Columns.LOSS_MASK), told_of(self.config, "vf_clip_range")
         rows = slice(None) if mask is None else mask
         if told_of(self.config, "minibatch_advantages"):
-            batch = {**batch}
             advantages = batch[Postprocessing.ADVANTAGES]
             own = advantages[rows]
             if len(own) > 1:
-                batch[Postprocessing.ADVANTAGES] = (advantages - own.mean()) / (own.std() + 1e-8)
-        loss = super().compute_loss_for_module(
-            module_id=module_id, config=self._config_now(config), batch=batch, fwd_out=fwd_out
-        )
+                batch = {**batch, Postprocessing.ADVANTAGES: (advantages - own.mean()) / (own.std() + 1e-8)}
+        seen = config
+        if self.clip_share != 1 or reach:
+            # The value loss is added behind RLlib's.
+            changes = {"clip_param": config.clip_param * self.clip_share} | ({"vf_loss_coeff": 0.0} if reach else {})
+            seen = SimpleNamespace(**{**vars(config), **changes})
+        loss = super().compute_loss_for_module(module_id=module_id, config=seen, batch=batch, fwd_out=fwd_out)
         if reach:
             module = self.module[module_id].unwrapped()
             values = module.compute_values(batch, embeddings=fwd_out.get(Columns.EMBEDDINGS))[rows]
@@ -474,19 +409,6 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
             loss = loss + config.vf_loss_coeff * value_loss
             self.metrics.log_value((module_id, "vf_loss"), value_loss, window=1)
         return loss
-
-    def _config_now(self, config: Any) -> Any:
-        """Return the configuration that RLlib's loss is to see in this iteration."""
-        reach = told_of(self.config, "vf_clip_range")
-        if self.clip_share == 1 and not reach:
-            return config
-        if self.clip_share not in self._changed:
-            changed = config.copy(copy_frozen=False)
-            changed.clip_param = config.clip_param * self.clip_share
-            if reach:
-                changed.vf_loss_coeff = 0.0  # the value loss is added behind it
-            self._changed = {self.clip_share: changed}
-        return self._changed[self.clip_share]
 
 
 def orthogonal(module: Any, *, seed: int | None) -> None:

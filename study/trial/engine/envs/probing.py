@@ -19,15 +19,13 @@ from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from gymnasium import error as gymnasium_error
 
 from study.errors import SpaceError, StudyError, TrialError
 from study.machine.shape import Speeds
 from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
-from study.trial.engine.envs.environments import make_env
-from study.trial.engine.envs.lane_envs import ID, Unusable, are_trainable
+from study.trial.engine.envs.environments import ID, Unusable, are_trainable, make_env
 from study.trial.failures import causes, described, original, within
 
 _API = {
@@ -69,10 +67,9 @@ def called_apart(function: Callable[..., Any], *args: Any, limit_s: float) -> An
             got = f"exit code {done.returncode}"
         except subprocess.TimeoutExpired:
             got = f"no answer within {limit_s:g} s"
-        content = answer.read()
-    if not content:
-        rule, fix = "the process of an environment must live until it is closed", "Look for its last words above."
-        raise TrialError(where=ID, rule=rule, got=got, fix=fix)
+        if not (content := answer.read()):
+            rule, fix = "the process of an environment must live until it is closed", "Look for its last words above."
+            raise TrialError(where=ID, rule=rule, got=got, fix=fix)
     value, error, names = pickle.loads(content)
     note_imports(names)
     if error is not None:
@@ -87,15 +84,35 @@ def answer_call(file: str) -> None:
         function, args = pickle.load(sys.stdin.buffer)
         value = function(*args)
     except (Exception, SystemExit) as raised:  # noqa: BLE001 (raised again at the other end)
-        raised.add_note("".join(traceback.format_exception(raised)))
-        error = raised
+        error, note = raised, "".join(traceback.format_exception(raised))
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # noqa: BLE001 (whatever the error's own class does: then its text alone)
             error = RuntimeError(f"{type(raised).__name__}: {raised}")
-            error.add_note("\n".join(raised.__notes__))
+        error.add_note(note)
     Path(file).write_bytes(pickle.dumps((value, error, loaded_names())))
     os._exit(0)  # threads that an environment leaves behind would hold up the end of the process
+
+
+def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any) -> Any:
+    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
+
+    Raises:
+        TrialError: That process ended, or did not answer within `PROBE_TIMEOUT_S + _ANSWER_S`.
+    """
+    if not _is_foreign(spec):
+        return function(*args)
+    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S)
+
+
+def _is_foreign(spec: EnvironmentSpec) -> bool:
+    return spec.backend == "gymnasium" and not comes_with_gymnasium(spec.id)
+
+
+def comes_with_gymnasium(env_id: str) -> bool:
+    """Return whether an id is of an environment of Gymnasium's own, none of which keeps state in its process."""
+    known = gymnasium.registry.get(env_id)
+    return known is not None and str(known.entry_point).startswith("gymnasium.envs.")
 
 
 # --- whether it works ------------------------------------------------------------------------------------------------
@@ -123,34 +140,17 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
-    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}", _TRY
+    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset and stepped", _TRY
     try:
         return _called(spec, _probe, spec) if apart else _probe(spec)
     except Unusable as unusable:
         raise SpaceError(source_name, [unusable.fault]) from unusable
-    except TrialError as error:
-        rule, got = f"the process that makes, resets and steps '{spec.id}' must go on", error.got
-        raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix) from error
-    except gymnasium_error.DependencyNotInstalled as error:
-        rule = f"a dependency of '{spec.id}' is missing: {error}"
-        raise SpaceError.of(source_name, where=where, rule=rule, fix="Install it on every node.") from None
     except (Exception, SystemExit) as error:
-        got = described(error)
+        got = error.got if isinstance(error, TrialError) else described(error)
         if isinstance(error, TypeError) and "argument" in str(error):
             where, rule = "environment.kwargs", f"must suit the constructor of '{spec.id}'"
             got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
         raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix=fix) from error
-
-
-def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
-
-    Raises:
-        TrialError: That process ended, or did not answer within `PROBE_TIMEOUT_S + _ANSWER_S`.
-    """
-    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
-        return function(*args)
-    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S)
 
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
@@ -160,37 +160,29 @@ def _probe(spec: EnvironmentSpec) -> Spaces:
 
 def _tried(spec: EnvironmentSpec) -> Spaces:
     with contextlib.closing(make_env(spec)) as env:
-        actions = getattr(env, "action_space", None)
+        actions, what = getattr(env, "action_space", None), "reset"
         if not are_trainable(actions):
             rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
             raise Unusable(where=ID, rule=rule, got=str(actions), fix="Wrap the environment so that it takes such.")
-        _try_step(env, spec.id)
+        try:
+            observation, _ = env.reset(seed=0)
+            env.action_space.seed(0)
+            what = "step"
+            _, reward, _, _, _ = env.step(env.action_space.sample())
+        except (Exception, SystemExit) as error:
+            other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
+            rule, fix = f"`{what}` of '{spec.id}' must work", _API[what] if other_api else _TRY
+            raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
+        shape, rule, got = env.observation_space.shape, "", ""
+        if np.shape(observation) != shape:
+            rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
+        elif not np.all(np.isfinite(observation)):
+            rule = f"observations of '{spec.id}' must be finite, the first one is not"
+        elif np.shape(reward) or np.asarray(reward).dtype.kind not in "biuf" or not np.isfinite(reward):
+            rule, got = f"rewards of '{spec.id}' must be finite numbers", f"{reward!r} of shape {np.shape(reward)}"
+        if rule:
+            raise Unusable(where=ID, rule=rule, got=got, fix="Correct the environment.")
         return Spaces(observation_space=env.observation_space, action_space=env.action_space)
-
-
-def _try_step(env: gymnasium.Env, env_id: str) -> None:
-    what = "reset"
-    try:
-        observation, _ = env.reset(seed=0)
-        env.action_space.seed(0)
-        what = "step"
-        _, reward, _, _, _ = env.step(env.action_space.sample())
-    except (Exception, SystemExit) as error:
-        other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
-        rule, fix = f"`{what}` of '{env_id}' must work", _API[what] if other_api else _TRY
-        raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
-    shape = env.observation_space.shape
-    rule = got = ""
-    if np.shape(observation) != shape:
-        rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
-    elif not np.all(np.isfinite(observation)):
-        rule = f"observations of '{env_id}' must be finite, the first one is not"
-    elif np.shape(reward) or np.asarray(reward).dtype.kind not in "biuf":
-        rule, got = f"rewards of '{env_id}' must be numbers", f"{reward!r} of shape {np.shape(reward)}"
-    elif not np.isfinite(reward):
-        rule, got = f"rewards of '{env_id}' must be finite", str(reward)
-    if rule:
-        raise Unusable(where=ID, rule=rule, got=got, fix="Correct the environment.")
 
 
 def probe_study(spec: StudySpec, source_name: str) -> Spaces:
@@ -244,15 +236,23 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
     if missing is not None:
         return f"'{env_id}' needs '{missing}', which is not installed.", f"Install {missing} on every node."
     faults = [error.fault] if isinstance(error, Unusable) else error.faults if isinstance(error, SpaceError) else []
-    if faults:
-        return " ".join(fault.problem for fault in faults), f"Install on every node what '{env_id}' needs."
-    return f"{described(original(error))}.", f"Make '{env_id}' work on every node."
+    reason = " ".join(fault.problem for fault in faults) or f"{described(original(error))}."
+    return reason, f"Install on every node what '{env_id}' needs, and make it work there."
 
 
-# --- how fast an environment is --------------------------------------------------------------------------------------
+# --- how fast an environment is, and whether several may share a process ---------------------------------------------
 
 PLAY_S, LONGEST_PLAY_S, MOST_STEPS = 0.5, 2.0, 50_000
 """Seconds for which an environment is played, the longer one where no episode has ended by then; steps at most."""
+STEPS = 200
+"""Steps that are compared, over several episodes where they are short."""
+CHECK_S = 10.0
+"""Seconds after which no further step is compared: a slow simulator is compared over fewer."""
+_FIRST_SEED = 20_260
+
+Sharing = Literal["harmless", "wrong", "unknown"]
+"""What several environments in one process do to one another; unknown where even alone an environment does not play
+the same episode twice."""
 
 
 def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
@@ -284,24 +284,9 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
         )
 
 
-# --- an environment that keeps state in its process ------------------------------------------------------------------
-
-STEPS = 200
-"""Steps that are compared, over several episodes where they are short."""
-CHECK_S = 10.0
-"""Seconds after which no further step is compared: a slow simulator is compared over fewer."""
-_FIRST_SEED = 20_260
-
-Sharing = Literal["harmless", "wrong", "unknown"]
-"""What several environments in one process do to one another; unknown where even alone an environment does not play
-the same episode twice."""
-
-
 def sharing_of(spec: EnvironmentSpec) -> Sharing:
     """Find out whether environments of a space may share a process; each play has a process of its own."""
-    if spec.backend != "gymnasium" or comes_with_gymnasium(spec.id):
-        return "harmless"
-    return sharing(functools.partial(make_env, spec), apart=True)
+    return sharing(functools.partial(make_env, spec), apart=True) if _is_foreign(spec) else "harmless"
 
 
 def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
@@ -330,12 +315,6 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
 def in_own_processes(spec: StudySpec) -> StudySpec:
     """Return the space whose environments share no process."""
     return spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
-
-
-def comes_with_gymnasium(env_id: str) -> bool:
-    """Return whether an id is of an environment of Gymnasium's own, none of which keeps state in its process."""
-    known = gymnasium.registry.get(env_id)
-    return known is not None and str(known.entry_point).startswith("gymnasium.envs.")
 
 
 def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> list[bytes]:

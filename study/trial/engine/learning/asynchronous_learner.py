@@ -5,8 +5,8 @@ RLlib hands batches to that thread and does not watch it: how much it has learnt
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
@@ -20,12 +20,13 @@ from study.trial.measure import LEARNER_KEYS
 
 _LOOK_S, _QUIET_LOOKS = 0.02, 3
 """How often the thread is looked at, and how often in a row it must be idle: between two looks it may take a batch."""
+
+
 _ABSENT = object()
 """What the metrics answer for a key that they lack: without a default of its own they raise."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Learnt:
+class Learnt(NamedTuple):
     """Totals of a learner since the start. Replaced as a whole, so that all values are of one moment."""
 
     busy_s: float = 0.0
@@ -33,7 +34,7 @@ class Learnt:
     num_updates: int = 0
     lags: float = 0.0
     """Sum over the updates of the mean number of updates since the policy that sampled was learnt."""
-    losses: Mapping[str, Any] = field(default_factory=dict)
+    losses: Mapping[str, Any] = MappingProxyType({})
     """What the last update logged, by our names; what the algorithm lacks is left out."""
     failure: str = ""
     """What an update raised, after which nothing is learnt."""
@@ -63,10 +64,9 @@ class CountingLearner(Learner):
             try:
                 update(**arguments)
                 busy_s = before.busy_s + time.perf_counter() - began
-                updates = before.num_updates + 1
-                self._learnt = Learnt(busy_s=busy_s, num_updates=updates, lags=self._lags, losses=self._logged())
+                self._learnt = Learnt(busy_s, before.num_updates + 1, self._lags, self._logged())
             except Exception as error:  # noqa: BLE001 (`learnt_so_far` says it)
-                self._learnt = replace(before, failure=described(error))
+                self._learnt = before._replace(failure=described(error))
             finally:
                 self._works = False
 
@@ -76,10 +76,10 @@ class CountingLearner(Learner):
         """Return the losses as they were logged: reading a tensor here would hold the thread up."""
         losses = {}
         for name, keys in LEARNER_KEYS.items():
-            if name == "kl" and not getattr(self.config, "use_kl_loss", False):
-                continue  # APPO logs 0 where its loss has no such term
-            logged = (self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys)
-            if (value := next((value for value in logged if value is not _ABSENT), _ABSENT)) is not _ABSENT:
+            values = [self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys]
+            value = next((value for value in values if value is not _ABSENT), _ABSENT)
+            # APPO logs a divergence of 0 where its loss has no such term.
+            if value is not _ABSENT and (name != "kl" or getattr(self.config, "use_kl_loss", False)):
                 losses[name] = value.detach() if isinstance(value, Tensor) else value
         return losses
 
@@ -95,7 +95,7 @@ class CountingLearner(Learner):
     def learnt_so_far(self) -> Learnt:
         """Return what was learnt since the start, and what failed."""
         learnt = self._learnt
-        return replace(learnt, losses={name: float(value) for name, value in learnt.losses.items()})
+        return learnt._replace(losses={name: float(value) for name, value in learnt.losses.items()})
 
     def finish(self, timeout_s: float) -> bool:
         """Wait until all batches so far are learnt from; return whether that came in time.

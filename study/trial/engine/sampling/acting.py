@@ -24,7 +24,7 @@ from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
 from study.ray_private import forward_of
-from study.trial.engine.envs.lane_envs import are_trainable
+from study.trial.engine.envs.environments import are_trainable
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -39,10 +39,9 @@ _ACTIVATIONS: dict[type, Callable[[Floats], Floats]] = {
 
 
 def network_of(module: RLModule) -> Network:
-    """Return the policy network of `module` as a function of arrays; it follows the module's weights.
+    """Return the policy network of `module` as a function of arrays, by NumPy where it can evaluate it, else by torch.
 
-    NumPy evaluates it where it can, torch elsewhere. Must be called anew when the module's parameters are replaced
-    rather than changed in place.
+    It follows weights that are changed in place.
     """
     layers = dense_layers(module)
     if layers is None:
@@ -57,7 +56,7 @@ def network_of(module: RLModule) -> Network:
             return outputs
 
         return by_torch
-    steps = [
+    steps: list[Any] = [
         (layer.weight.detach().numpy().T, layer.bias.detach().numpy())
         if isinstance(layer, torch.nn.Linear)
         else _ACTIVATIONS[type(layer)]
@@ -65,13 +64,11 @@ def network_of(module: RLModule) -> Network:
     ]
     limit = float(module.pi.log_std_clip_param) if module.pi.clip_log_std else None
 
-    def network(observations: Floats) -> Floats:
-        hidden = observations
+    def network(hidden: Floats) -> Floats:
         for step in steps:
             if isinstance(step, tuple):
-                weight, bias = step
-                hidden = hidden @ weight
-                hidden += bias
+                hidden = hidden @ step[0]
+                hidden += step[1]
             else:
                 hidden = step(hidden)
         if limit is not None:
@@ -99,13 +96,9 @@ def dense_layers(module: RLModule) -> list[torch.nn.Module] | None:
 
 
 class Choices:
-    """How outputs of the network become actions: one choice for `Discrete`, several beside each other else.
+    """How logits become actions: one choice for `Discrete`, several beside each other else. Leading axes are free.
 
-    The outputs are logits. Leading axes are free: `...`.
-
-    Attributes:
-        num_inputs: Outputs of the network that a decision needs.
-        noise_size: Uniform numbers that a decision needs.
+    A decision needs `num_inputs` outputs of the network and `noise_size` uniform numbers.
     """
 
     def __init__(self, sizes: Sequence[int], *, several: bool) -> None:
@@ -172,11 +165,7 @@ class Gaussian:
 
 
 def action_rule(space: gymnasium.Space) -> Choices | Gaussian:
-    """Return the rule of an action space.
-
-    Raises:
-        ValueError: The space is not one of Discrete, MultiDiscrete (both from 0) and flat float Box.
-    """
+    """Return the rule of an action space; raise a `ValueError` where policies cannot answer its actions."""
     if not are_trainable(space):
         raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
     if isinstance(space, Discrete):

@@ -2,11 +2,8 @@
 
 RLlib's stock runner spends over nine tenths of a step on Python: connectors, per-step lists, timers, mode
 switches. Here a fragment is a set of arrays, time by lane, that the environments write into; at its end the
-arrays are cut into RLlib's episodes. It is used through `env_runner_cls` and keeps the contract of
-`SingleAgentEnvRunner`.
-
-What a lane does depends on the trial's seed and the lane alone (`lanes`), so the same lanes can be
-stepped by one process or by many. Forward passes of different size round differently, in the last digit.
+arrays are cut into RLlib's episodes. What a lane does depends on the trial's seed and the lane alone (`lanes`), so the
+same lanes can be stepped by one process or by many, up to the rounding of forward passes.
 """
 
 import copy
@@ -26,25 +23,13 @@ from ray.rllib.env.env_context import EnvContext
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
-from ray.rllib.utils.metrics import (
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MEAN,
-    EPISODE_RETURN_MIN,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    SAMPLE_TIMER,
-    WEIGHTS_SEQ_NO,
-)
+from ray.rllib.utils import metrics as names
 
 from study.ray_private import maker_of, pieces_to_module
-from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
-from study.trial.engine.envs.envpool_envs import EnvPoolLanes
-from study.trial.engine.envs.lane_envs import GymnasiumLanes
-from study.trial.engine.extensions import NormalizedObservations, ObservationStatistics, scaled_by
+from study.trial.engine.envs.environments import EnvFactory, EnvPoolLanes, GymnasiumLanes, make_lane_envs
+from study.trial.engine.extensions import NormalizedObservations, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
-from study.trial.engine.sampling.lanes import Fragment, LaneNoise, lane_seed
+from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
 from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, NonFiniteError, layout_of
 
 Array = npt.NDArray[Any]
@@ -91,11 +76,10 @@ class _Ongoing:
 
 
 class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
-    """Steps the lanes of one runner, or of several emulated ones, with whole arrays.
+    """Steps the lanes of one runner, or of several emulated ones, with whole arrays; set as `env_runner_cls`.
 
-    Its state, as RLlib's runners', holds weights and no environments: one that is restarted begins its lanes anew,
-    with their first seeds and noise. A study restarts none, and evaluates by itself: of the arguments of RLlib's
-    `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
+    Its state holds weights and no environments: one that is restarted begins its lanes anew. Of the arguments of
+    RLlib's `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
     connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
 
@@ -108,12 +92,12 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         """Episodes since RLlib's metrics were fetched."""
         self._reported: Ended = []
         """Those whose metrics were fetched last."""
-        self._statistics: ObservationStatistics | None = None
+        self._statistics: NormalizedObservations | None = None
         """By which observations are normalised."""
         for piece in pieces_to_module(self) if self.env is not None else ():
             if isinstance(piece, NormalizedObservations):
-                shape, runners = self._envs.observation_space.shape, {runner for runner, _ in self.lanes}
-                self._statistics = piece.statistics = ObservationStatistics(shape, num_runners=len(runners))
+                self._statistics = piece
+                piece.begin(self._envs.observation_space.shape, num_runners=len({runner for runner, _ in self.lanes}))
 
     # --- what RLlib calls --------------------------------------------------------------------------------------
 
@@ -121,9 +105,9 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         """Make the environments of this process's lanes; the next sample resets them with the lanes' seeds."""
         if self.env is not None:
             self.env.close()
-        # Without a seed every run shall differ, as in RLlib.
-        drawn = int(np.random.SeedSequence().generate_state(1)[0])
-        seed = drawn if self._seed_of_lanes is None else self._seed_of_lanes
+        seed = self._seed_of_lanes
+        if seed is None:  # every run shall differ, as in RLlib
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._envs = make_lane_envs(_maker(self.config, self), [lane_seed(seed, *lane) for lane in self.lanes])
         self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
         self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]
@@ -147,29 +131,27 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     @property
     def env_steps_per_round(self) -> int:
         """Environment steps that a call of `sample` without arguments brings, exactly."""
-        return self._fragment().env_steps(self.num_envs)
+        return sum(self._steps_of_lanes())
 
     def sample(self, *, explore: bool | None = None) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
         Raises:
-            ValueError: An environment returned something that is not what its spaces say, or (`NonFiniteError`,
-                `DivergedError`) an observation or an output of the policy is not finite.
+            ValueError: An observation is not as its space says, or it or an output of the policy is not finite.
         """
         if self._env_runner_state_server is not None:  # newer weights, where an asynchronous algorithm has put some
             newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
             if newer is not None:
                 self.set_state(newer)
-        fragment = self._fragment()
-        self.metrics.log_value(key=WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
-        with self.metrics.log_time(SAMPLE_TIMER):
+        self.metrics.log_value(key=names.WEIGHTS_SEQ_NO, value=self._weights_seq_no, window=1)
+        with self.metrics.log_time(names.SAMPLE_TIMER):
             if self._needs_initial_reset:
                 self._begin()
-            rows, ends = self._step(fragment, explore=self.config.explore if explore is None else explore)
-            episodes = self._cut(rows, fragment, ends)
-        env_steps, num_ended = fragment.env_steps(self.num_envs), sum(map(len, ends))
-        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=env_steps)
-        self._increase_sampled_metrics(env_steps, num_ended)
+            steps = self._steps_of_lanes()
+            rows, ends = self._step(steps, explore=self.config.explore if explore is None else explore)
+            episodes = self._cut(rows, steps, ends)
+        self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=sum(steps))
+        self._increase_sampled_metrics(sum(steps), sum(map(len, ends)))
         return episodes
 
     def set_state(self, state: Any) -> None:
@@ -178,9 +160,9 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         RLlib then gives the local runner the count of steps alone: the only runner has nobody to be merged with.
         """
         super().set_state(state)
-        alone = NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
+        alone = names.NUM_ENV_STEPS_SAMPLED_LIFETIME in state and COMPONENT_ENV_TO_MODULE_CONNECTOR not in state
         if self._statistics is not None and self.worker_index == 0 and alone:
-            self._statistics.set_state(self._statistics.merge([self._statistics.state()]))
+            self._statistics.set_state(self._statistics.merge_states([self._statistics.get_state()]))
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics; those of episodes are computed once from all that ended."""
@@ -188,8 +170,8 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         if self._reported:
             returns, lengths = np.array(self._reported).T
             for values, mean, least, most in (
-                (returns, EPISODE_RETURN_MEAN, EPISODE_RETURN_MIN, EPISODE_RETURN_MAX),
-                (lengths, EPISODE_LEN_MEAN, EPISODE_LEN_MIN, EPISODE_LEN_MAX),
+                (returns, names.EPISODE_RETURN_MEAN, names.EPISODE_RETURN_MIN, names.EPISODE_RETURN_MAX),
+                (lengths, names.EPISODE_LEN_MEAN, names.EPISODE_LEN_MIN, names.EPISODE_LEN_MAX),
             ):
                 self.metrics.log_value(mean, float(values.mean()), window=1)
                 self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
@@ -202,18 +184,19 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
 
     # --- sampling ----------------------------------------------------------------------------------------------
 
-    def _fragment(self) -> Fragment:
+    def _steps_of_lanes(self) -> list[int]:
+        """Return how many steps each lane takes in a call of `sample`; the first lanes may take one more."""
         length = self.config.rollout_fragment_length
         if length != "auto":  # of an asynchronous algorithm, whose batches are made of such fragments as they come
-            return Fragment(num_vector_steps=int(length), num_lanes_in_last_step=self.num_envs)
-        return layout_of(self.config).fragment(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
+            return [int(length)] * self.num_envs
+        return layout_of(self.config).steps_of(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
 
     def _begin(self) -> None:
         """Start a new episode in every lane."""
         self._seen = np.zeros((self.num_envs, *self._envs.observation_space.shape), np.float32)
         """What each lane saw last, (lanes, *shape)."""
         self._envs.reset(self._seen)
-        _check_finite(self._seen[None])
+        _check_finite(self._seen)
         if self._statistics is not None:
             self._seen = self._normalized(self._seen)
         self._ongoing = [_Ongoing() for _ in range(self.num_envs)]
@@ -235,9 +218,9 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         normalized: Array = scaled_by(observations, mean[:count], variance[:count])
         return normalized
 
-    def _step(self, fragment: Fragment, *, explore: bool) -> tuple[_Rows, _Ends]:
+    def _step(self, lane_steps: list[int], *, explore: bool) -> tuple[_Rows, _Ends]:
         """Step the lanes through a fragment."""
-        steps, num_envs, network, rule = fragment.num_vector_steps, self.num_envs, network_of(self.module), self._rule
+        steps, num_envs, network, rule = max(lane_steps), self.num_envs, network_of(self.module), self._rule
         observation, action, shape = self._envs.observation_space, self._envs.action_space, (steps, num_envs)
         rows = _Rows(
             observations=np.zeros((steps + 1, num_envs, *observation.shape), np.float32),
@@ -249,58 +232,49 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             truncated=np.zeros(shape, bool),
         )
         rows.observations[0] = self._seen
-        noise = self._draw_noise(fragment) if explore else None
+        noise = self._draw_noise(steps) if explore else None
         ends: _Ends = [[] for _ in range(num_envs)]
-        step, scale = self._envs.step, self._scale
-        continuous = isinstance(action, gymnasium.spaces.Box)
-        observations, actions, inputs = rows.observations, rows.actions, rows.inputs
-        rewards, terminated, truncated = rows.rewards, rows.terminated, rows.truncated
+        step, scale, continuous = self._envs.step, self._scale, isinstance(action, gymnasium.spaces.Box)
         for row in range(steps):
-            num = num_envs if row < steps - 1 else fragment.num_lanes_in_last_step
-            outputs = inputs[row, :num]
-            outputs[:] = network(observations[row, :num])
+            num = num_envs if row < steps - 1 else lane_steps.count(steps)
+            outputs, seen = rows.inputs[row, :num], rows.observations[row + 1, :num]
+            outputs[:] = network(rows.observations[row, :num])
             chosen = rule.greedy(outputs) if noise is None else rule.choose(outputs, noise[row, :num])
             if continuous and not np.isfinite(chosen).all():
                 raise DivergedError(_DIVERGED)  # before an environment gets to see it
-            actions[row, :num] = chosen
-            seen = observations[row + 1, :num]
-            ended = step(scale(chosen), seen, *(each[row, :num] for each in (rewards, terminated, truncated)))
+            rows.actions[row, :num] = chosen
+            received = (each[row, :num] for each in (rows.rewards, rows.terminated, rows.truncated))
+            ended = step(scale(chosen), seen, *received)
             if self._statistics is not None:
                 seen[:] = self._normalized(seen, ended)
             for lane, last in ended:
                 ends[lane].append((row + 1, last))
-        _check_finite(observations)
-        for lane, row, last in ((lane, *each) for lane, own in enumerate(ends) for each in own):
-            _check_finite(last[None, None], row=row, lane=lane)
-        if not np.isfinite(inputs).all():
+        _check_finite(rows.observations, *(last for own in ends for _, last in own))
+        if not np.isfinite(rows.inputs).all():
             raise DivergedError(_DIVERGED)
-        rows.log_probs[:] = rule.log_prob(inputs, actions)
+        rows.log_probs[:] = rule.log_prob(rows.inputs, rows.actions)
         return rows, ends
 
-    def _draw_noise(self, fragment: Fragment) -> Array:
+    def _draw_noise(self, steps: int) -> Array:
         """Return the noise of every decision, shape (vector steps, lanes, noise size), going on in each lane."""
-        steps, size = fragment.num_vector_steps, self._rule.noise_size
+        size = self._rule.noise_size
         uniforms = np.empty((steps, self.num_envs, size))
         for lane, noise in enumerate(self._noises):
-            start = self._lane_steps[lane] * size
-            uniforms[:, lane] = noise.uniforms(start, steps * size).reshape(steps, size)
+            uniforms[:, lane] = noise.uniforms(self._lane_steps[lane] * size, steps * size).reshape(steps, size)
         return self._rule.noise(uniforms)
 
     # --- episodes ----------------------------------------------------------------------------------------------
 
-    def _cut(self, rows: _Rows, fragment: Fragment, ends: _Ends) -> list[SingleAgentEpisode]:
+    def _cut(self, rows: _Rows, lane_steps: list[int], ends: _Ends) -> list[SingleAgentEpisode]:
         """Cut a fragment into episodes, lane by lane, each lane in time order; note where each lane stands."""
         episodes = []
-        for lane, ends_of_lane in enumerate(ends):
-            start, stop = 0, fragment.num_vector_steps
-            if stop and lane >= fragment.num_lanes_in_last_step:
-                stop -= 1
+        for lane, (stop, ends_of_lane) in enumerate(zip(lane_steps, ends, strict=True)):
+            start = 0
             for end, observation in ends_of_lane:
                 episodes.append(self._episode(rows, lane, start, end, observation))
                 ongoing = self._ongoing[lane]
                 self._ended.append((ongoing.total, ongoing.length))
-                self._ongoing[lane] = _Ongoing()
-                start = end
+                self._ongoing[lane], start = _Ongoing(), end
             if start < stop:
                 episodes.append(self._episode(rows, lane, start, stop, None))
             self._lane_steps[lane] += stop
@@ -317,7 +291,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         outputs = {
             Columns.ACTION_DIST_INPUTS: rows.inputs[steps, lane],
             Columns.ACTION_LOGP: rows.log_probs[steps, lane],
-            WEIGHTS_SEQ_NO: np.full(stop - start, self._weights_seq_no),
+            names.WEIGHTS_SEQ_NO: np.full(stop - start, self._weights_seq_no),
         }
         # Copies of an empty one: RLlib's constructors look at the spaces again and again, and check lengths.
         episode = copy.copy(self._blank)
@@ -353,10 +327,6 @@ def _maker(config: AlgorithmConfig, runner: Measuring) -> Any:
     return lambda: creator(EnvContext(config.env_config, worker_index=next(runners), num_workers=number))
 
 
-def _check_finite(observations: Array, *, row: int = 0, lane: int = 0) -> None:
-    """Refuse observations of shape (steps, lanes, *shape), the first ones of which are of a step and a lane."""
-    if not (finite := np.isfinite(observations)).all():
-        bad = ~finite.reshape(*observations.shape[:2], -1).all(axis=2)
-        step, where = (int(each[0]) for each in np.nonzero(bad))
-        what = f"got nan or inf in lane {lane + where}, step {row + step} of a round"
-        raise NonFiniteError(f"observations must be finite, {what}")
+def _check_finite(*observations: Array) -> None:
+    if not all(np.isfinite(each).all() for each in observations):
+        raise NonFiniteError("observations must be finite, got nan or inf")

@@ -21,53 +21,27 @@ _LANES_PER_RUNNER = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fragment:
-    """How far a process steps its lanes in one round of sampling.
-
-    Attributes:
-        num_vector_steps: Steps of all lanes together; the last one may leave out the rear lanes.
-        num_lanes_in_last_step: Lanes that take part in the last vector step: the first ones of the process.
-    """
-
-    num_vector_steps: int
-    num_lanes_in_last_step: int
-
-    def env_steps(self, num_lanes: int) -> int:
-        """Return the environment steps that `num_lanes` lanes take."""
-        return max(self.num_vector_steps - 1, 0) * num_lanes + self.num_lanes_in_last_step
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLayout:
-    """The lanes of a trial, numbered runner by runner, and the processes that step them.
-
-    Attributes:
-        num_env_runners: Runners of the trial.
-        num_envs_per_env_runner: Lanes of each runner.
-        emulated: Whether one process steps all lanes; else each runner is one.
-    """
+    """The lanes of a trial, numbered runner by runner, and the processes that step them."""
 
     num_env_runners: int
     num_envs_per_env_runner: int
     emulated: bool = False
+    """Whether one process steps all lanes; else each runner is one."""
 
     def lanes_of(self, process: int) -> tuple[tuple[int, int], ...]:
         """Return (runner from 1, environment from 0) of every lane of a process (from 0), in lane order."""
         runners = range(1, self.num_env_runners + 1) if self.emulated else (process + 1,)
         return tuple((runner, env) for runner in runners for env in range(self.num_envs_per_env_runner))
 
-    def fragment(self, process: int, env_steps: int) -> Fragment:
-        """Return the share of a process (from 0) in a train batch of exactly `env_steps` steps.
+    def steps_of(self, process: int, env_steps: int) -> list[int]:
+        """Return how many steps each lane of a process (from 0) gives to a train batch of exactly `env_steps` steps.
 
-        Every lane gives `env_steps // num_lanes` steps, and the first `env_steps % num_lanes` lanes of the
-        trial one more: the batch is what was asked, in every layout.
+        The first `env_steps % num_lanes` lanes of the trial give one more than the others, in every layout.
         """
         share, extra = divmod(env_steps, self.num_env_runners * self.num_envs_per_env_runner)
-        first, lanes = process * self.num_envs_per_env_runner, len(self.lanes_of(process))
-        longer = min(max(extra - first, 0), lanes)
-        if longer:
-            return Fragment(num_vector_steps=share + 1, num_lanes_in_last_step=longer)
-        return Fragment(num_vector_steps=share, num_lanes_in_last_step=lanes if share else 0)
+        first = process * self.num_envs_per_env_runner
+        return [share + (first + lane < extra) for lane in range(len(self.lanes_of(process)))]
 
 
 # --- seeds -----------------------------------------------------------------------------------------------------

@@ -50,19 +50,8 @@ Ended = list[tuple[float, int]]
 """(return, length) of training episodes that ended."""
 Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement]
 """Episodes, RLlib's own metrics of each runner, raw measurement."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleReference:
-    """A sample whose episodes go to the learner directly: `episodes` is their reference in the object store.
-
-    `connectors` is the state of the runner's connectors, which RLlib merges; None where they have none.
-    """
-
-    episodes: Any
-    metrics: list[dict[str, Any]]
-    measurement: RunnerMeasurement
-    connectors: dict[str, Any] | None = None
+SampleReference = tuple[Any, list[dict[str, Any]], RunnerMeasurement, dict[str, Any] | None]
+"""The same with the episodes in the object store, for the learner alone; and what the runner's connectors know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +139,7 @@ class Measuring(EnvRunner):
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
 
-        An exception of the environment is returned in the measurement: RLlib wraps it in an empty
-        `RuntimeError`, and takes a runner that raises for dead.
+        What the environment raises is in the measurement: RLlib hides it, and takes a runner that raises for dead.
         """
         self._watch.start()
         try:
@@ -159,18 +147,19 @@ class Measuring(EnvRunner):
             measured = self._watch.stop()
             _check_finite(episodes)
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            failed = self._measurement(self._watch.stop(), env_steps=0, ended=[])
             cause = original(error)
             notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
-            script = getattr(self.config, "script", "")
-            fix = f"Correct {script}: its traceback names the line." if script else "Correct the environment."
-            failed = replace(
-                failed,
-                error=". ".join([described(cause), *notes]).rstrip("."),
-                fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
-                traceback="".join(traceback.format_exception(error)),
+            fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
+            return (
+                [],
+                [],
+                replace(
+                    self._measurement(self._watch.stop(), env_steps=0, ended=[]),
+                    error=". ".join([described(cause), *notes]),
+                    fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
+                    traceback="".join(traceback.format_exception(error)),
+                ),
             )
-            return [], [], failed
         metrics = self.get_metrics_of_runners()
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, metrics, measurement
@@ -191,10 +180,9 @@ class Measuring(EnvRunner):
         )
 
     def referenced_sample(self) -> SampleReference:
-        """Return what `measured_sample` returns, with the episodes in the object store."""
+        """Return what `measured_sample` returns, with a reference, and the states of connectors, which RLlib merges."""
         episodes, metrics, measurement = self.measured_sample()
-        states = self._connector_states()
-        return SampleReference(episodes=ray.put(episodes), metrics=metrics, measurement=measurement, connectors=states)
+        return ray.put(episodes), metrics, measurement, self._connector_states()
 
     def _connector_states(self) -> dict[str, Any] | None:
         return None
@@ -222,10 +210,7 @@ class Measuring(EnvRunner):
 
 
 class AsRLlib(Measuring):
-    """RLlib's own sampling; environments are seeded by lane, the action noise by runner.
-
-    Also where the algorithm itself calls `sample`: `taken` says what all calls since the last one measured.
-    """
+    """RLlib's own sampling, also where the algorithm calls it; environments are seeded by lane, noise by runner."""
 
     def __init__(self, **kwargs: Any) -> None:
         self._sampled: list[tuple[ProcessMeasurement, int]] = []
@@ -238,11 +223,7 @@ class AsRLlib(Measuring):
             seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     def sample(self, **kwargs: Any) -> Any:
-        """Sample as RLlib does, and measure it.
-
-        Raises:
-            NonFiniteError: A reward is not finite.
-        """
+        """Sample as RLlib does, and measure it; raise a `NonFiniteError` where a reward is not finite."""
         self._watch.start()
         episodes = self._sample_unwatched(**kwargs)
         self._sampled.append((self._watch.stop(), sum(map(len, episodes))))
@@ -376,8 +357,8 @@ class HostedEnvRunner(AsRLlib):
     them in turn. Each does what it does in a process of its own: it has its `worker_index`, its copy of the
     configuration and of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of the global
     generators. Other globals of an environment or a module are shared by all. Beside them it holds the local runner
-    that RLlib has where all others are remote: it has no environments, and RLlib merges the states of the connectors in
-    it. Evaluation runners are not hosted: there the local one is all.
+    that RLlib has where all others are remote: it has no environments, RLlib merges the states of the connectors in
+    it, and takes module and connectors from it. A study evaluates by itself, so that there are no evaluation runners.
     """
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
@@ -385,10 +366,7 @@ class HostedEnvRunner(AsRLlib):
         EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
         self.config, self._seed_of_lanes = config, config.seed
         own, layout = config.copy(copy_frozen=False), layout_of(config)  # as in processes of their own
-        if not config.in_evaluation:
-            own.num_env_runners = layout.num_env_runners
-        numbers = range(0) if config.in_evaluation else range(1, layout.num_env_runners + 1)
-        own.num_envs_per_env_runner = layout.num_envs_per_env_runner
+        own.num_env_runners, own.num_envs_per_env_runner = layout.num_env_runners, layout.num_envs_per_env_runner
         own.lane_layout = replace(layout, emulated=False)
         own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
         threads = torch.get_num_threads()
@@ -400,56 +378,36 @@ class HostedEnvRunner(AsRLlib):
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
-            self._hosted = [_Hosted(number, make) for number in numbers]
+            self._hosted = [_Hosted(number, make) for number in range(1, layout.num_env_runners + 1)]
             torch.set_num_threads(threads)  # each set it as if the process were its own
+            first: Any = self._hosted[0].runner
             known = config.observation_space and config.action_space
-            spaces = self._hosted[0].runner.get_spaces() if self._hosted and not known else kwargs.get("spaces")
-            self._local = make(0, spaces=spaces)
-        first = self._first
+            self._local: Any = make(0, spaces=kwargs.get("spaces") if known else first.get_spaces())
         self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
+        self.module = self._local.module
+        self._env_to_module, self._module_to_env = self._local._env_to_module, self._local._module_to_env
         self._watch = Watch()
 
-    # --- what RLlib takes for one runner's own ---------------------------------------------------------------------
-
-    @property
-    def _first(self) -> Any:
-        """The first runner with environments; without one the local runner."""
-        return self._hosted[0].runner if self._hosted else self._local
-
-    @property
-    def module(self) -> Any:
-        """The policy: RLlib's algorithms take it from the local runner."""
-        return self._local.module
-
-    @property
-    def _env_to_module(self) -> Any:
-        return self._local._env_to_module
-
-    @property
-    def _module_to_env(self) -> Any:
-        return self._local._module_to_env
+    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
 
     def get_spaces(self) -> Any:
         """Return the spaces of one environment and of those of one runner."""
-        return self._first.get_spaces()
+        return self._hosted[0].runner.get_spaces()
+
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return the state of the local runner."""
+        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
+        return state
 
     def assert_healthy(self) -> None:
         """Raise where a runner was not made completely."""
         self._of_all("assert_healthy")
 
-    def make_env(self) -> None:
-        """Make the environments of every runner anew."""
-        self._of_all("make_env")
-
     def stop(self) -> None:
         """Close the environments of every runner."""
         self._of_all("stop")
         self._local.stop()
-
-    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
-
-    # --- sampling --------------------------------------------------------------------------------------------------
 
     @property
     def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
@@ -461,15 +419,12 @@ class HostedEnvRunner(AsRLlib):
         They are copies, as other processes would send: RLlib's learner changes those that it is given, and a runner
         goes on with its own.
         """
-        if not self._hosted:
-            own: list[Any] = self._local._sample_unwatched(**kwargs)
-            return own
         sampled = self._of_all("_sample_unwatched", **kwargs)
         return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
 
     def get_metrics_of_runners(self) -> list[dict[str, Any]]:
         """Return the metrics of every runner."""
-        return self._of_all("get_metrics") or [self._local.get_metrics()]
+        return self._of_all("get_metrics")
 
     def get_metrics(self) -> Any:
         """Return the metrics of all runners, as RLlib aggregates them."""
@@ -483,20 +438,13 @@ class HostedEnvRunner(AsRLlib):
     def _class_name(self) -> str:
         return str(self.config.hosted_runner_cls.__name__)
 
-    # --- weights and connectors ------------------------------------------------------------------------------------
-
-    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the state of the local runner."""
-        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
-        return state
-
     def set_state(self, state: Any) -> None:
         """Set the state of every runner, connectors included."""
         weights = state.get(COMPONENT_RL_MODULE)
         if isinstance(weights, ray.ObjectRef):
             state = {**state, COMPONENT_RL_MODULE: ray.get(weights)}
         of_local = of_runners = state
-        if self._hosted and NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
+        if NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
             of_local, of_runners = self._synchronised(state)
         self._local.set_state(of_local)
         for hosted in self._hosted:  # with connector states of its own: RLlib's filters go on to change them
@@ -509,17 +457,15 @@ class HostedEnvRunner(AsRLlib):
         It gives its only runner the count of steps alone, where it would merge the states of many. These are the steps
         of `EnvRunnerGroup.sync_env_runner_states` of RLlib 2.60.
         """
-        way, broadcasts = self.config.merge_env_runner_states, self.config.broadcast_env_runner_states
-        merges = way is True or (way == "training_only" and not self.config.in_evaluation)
+        merges, broadcasts = bool(self.config.merge_env_runner_states), self.config.broadcast_env_runner_states
         if not merges and not broadcasts:
             return {}, {}
+        known = self._local.get_state([*_PIPELINES])
         if merges:
             states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
-            merged = {
+            known = {
                 name: getattr(self._local, attribute).merge_states([each[name] for each in states])
                 for name, attribute in _PIPELINES.items()
             }
-        else:
-            merged = self._local.get_state([*_PIPELINES])
         steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
-        return {**merged, **steps}, {**(merged if broadcasts else {}), **state}
+        return {**known, **steps}, {**(known if broadcasts else {}), **state}

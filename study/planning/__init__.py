@@ -1,1 +1,0 @@
-"""What a study will run and what it needs on a cluster. Pure."""
