@@ -272,7 +272,8 @@ def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
     state = state_in(config)
     for name in ("MAX_LANES", "MAX_SIDE_BY_SIDE"):  # one at a time: a matrix product has the same shape in both
         monkeypatch.setattr(evaluation, name, 1)
-    ours = evaluate(Experiment(config=with_spaces(config), judged=space.environment), state, space, first_episode=4)
+    learnt = {"rl_module": {"default_policy": state["rl_module"]}}  # as a learner has it
+    ours = evaluate(Experiment(config=with_spaces(config), judged=space.environment), learnt, space, first_episode=4)
     theirs = played(config, state, space, first_episode=4)
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert theirs.num_cut == ours.num_cut
