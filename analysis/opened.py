@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 
 from analysis.estimates import frame_of, select
@@ -24,14 +25,17 @@ from analysis.scaling.blocks import select as selection_of
 from analysis.scaling.clock import cells, phases, prices_of, scaling
 from study.engine import engines_in_words
 from study.errors import AnalysisError
+from study.text import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from analysis.answers import Answer, Fact
-    from analysis.exports import Format
     from analysis.figures import Figure
     from analysis.tables.table import Table
+
+
+Format = Literal["rliable", "marl-eval"]
 
 
 class Study:
@@ -83,8 +87,7 @@ class Study:
     def answer(self, price_per_cpu_hour: float | None = None) -> "Answer":
         """Return what the study says: a sentence, the setting, the prices, and what is not known.
 
-        Args:
-            price_per_cpu_hour: What a CPU costs in an hour, in any currency; None: no costs.
+        With what a CPU costs in an hour, in any currency, there are costs too.
         """
         from analysis.answers import answer_of
 
@@ -137,18 +140,12 @@ class Study:
 
         return write(make_report(self), Path(out))[0]
 
-    def export(self, path: str | Path, form: "Format") -> Path:
-        """Write the runs of every setting, seed by seed, for another tool's statistics, and return the path.
-
-        Args:
-            path: File of JSON; an older one is replaced.
-            form: `rliable` or `marl-eval`; `analysis.exports.exported` has their shapes.
+    def export(self, path: str | Path, form: Format) -> Path:
+        """Write the runs of every setting, seed by seed, as JSON (`exported`) into a file, and return its path.
 
         Raises:
             AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
         """
-        from analysis.exports import exported
-
         environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
         settings, path = self.settings if self.kind != "throughput" else (), Path(path)
         content = exported(settings, self.evaluations, form, environment=environment)
@@ -239,3 +236,56 @@ class Study:
 
     def _repr_html_(self) -> str:
         return f"{self.answer().to_html()}<pre>{escape(repr(self))}</pre>"
+
+
+def exported(settings: Iterable[Setting], evaluations: pd.DataFrame, form: Format, *, environment: str) -> Any:
+    """Return the runs of some settings as JSON values for another tool's statistics.
+
+    A setting at a number of runners is an algorithm there, and the environment is the one task, `ALE/Pong-v5` of the
+    suite ALE, `Acrobot-v1` of gymnasium. A failed run is one of the runs, with a score of 0, or the floor's return.
+
+    Args:
+        settings: With their runs.
+        evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
+        form: `rliable`: algorithm -> array (runs, 1 task) of scores, or of final returns where nothing is scored.
+            `marl-eval`: suite -> task -> algorithm -> `seed_1`, … -> `step_0`, … with `step_count` and the mean return
+            of the evaluation, and `absolute_metrics` with the final return and the score.
+        environment: Its id.
+
+    Raises:
+        AnalysisError: The format is unknown, no run has ended with its whole budget, or a failed run has no number.
+    """
+    if form not in get_args(Format):
+        rule = f"must be {' or '.join(get_args(Format))}"
+        raise AnalysisError(where="format", rule=rule, got=repr(form), fix="Name one of them.")
+    algorithms = {f"{each.name}, {count(each.num_env_runners, 'runner')}": _runs(each) for each in settings}
+    if not algorithms:
+        rule, fix = "a run must have ended with its whole budget", "Export a search or a hold-up study that has ended."
+        raise AnalysisError(where="export", rule=rule, got="none", fix=fix)
+    if form == "rliable":
+        return {name: runs.iloc[:, -1:].to_numpy(dtype=float).tolist() for name, runs in algorithms.items()}
+    suite, _, task = environment.replace(":", "/").rpartition("/")
+    seen = evaluations.dropna(subset=["eval_return"]).sort_values("env_steps", kind="stable")
+
+    def seeds(runs: pd.DataFrame) -> dict[str, Any]:
+        found = dict[str, Any]()
+        for trial, seed, *numbers in runs.itertuples(index=False):
+            own = seen.loc[seen["trial"] == trial, ["env_steps", "eval_return"]].itertuples(index=False)
+            steps = {f"step_{at}": {"step_count": int(n), "return": [float(x)]} for at, (n, x) in enumerate(own)}
+            final = {name: [x] for name, x in zip(runs.columns[2:], numbers, strict=True) if np.isfinite(x)}
+            found[f"seed_{seed}"] = steps | {"absolute_metrics": final}
+        return found
+
+    return {suite or "gymnasium": {task: {name: seeds(runs) for name, runs in algorithms.items()}}}
+
+
+def _runs(setting: Setting) -> pd.DataFrame:
+    """Return one row per run: trial, seed (a run without one: its trial), return, and score where runs are scored."""
+    numbers = {"return": setting.finals} | ({"score": setting.scores} if setting.scored else {})
+    if not np.isfinite([*numbers.values()][-1]).all():
+        rule, got = "every run must have a number", f"{setting.name} has a run without one"
+        fix = "Give `environment.floor`, the return of a run that failed, in the space."
+        raise AnalysisError(where="export", rule=rule, got=got, fix=fix)
+    trials = setting.runs["trial"].to_numpy(dtype=int)
+    seeds = setting.runs["seed"].fillna(setting.runs["trial"]).to_numpy(dtype=int)
+    return pd.DataFrame({"trial": trials, "seed": seeds, **numbers}).sort_values("seed")

@@ -35,13 +35,10 @@ class Quantity:
     """What a row of the long frame is an estimate of.
 
     Attributes:
-        name: As in the column `quantity`, in tables, figures and answers.
+        name, label: As in the column `quantity`, in tables, figures and answers; as people call it.
         unit: SI-like unit; `1` for pure numbers.
-        label: How people call it.
-        definition: What it is.
-        source: Where the formula is from; empty where it needs none.
-        grain: What it is a quantity of, such as `cell`.
-        to: What a ratio is relative to.
+        definition, source: What it is, and where the formula is from, if it needs that.
+        grain, to: What it is a quantity of, such as `cell`, and what a ratio is relative to.
         of: Computes it from one thing of its grain; None where that grain is estimated as a whole.
     """
 
@@ -96,9 +93,7 @@ class Part:
     """The estimates of one family, and what they rest on.
 
     Attributes:
-        rows: Of the long frame.
-        n: Runs behind them.
-        n_failed: Failed runs of the study.
+        n, n_failed: Runs behind the rows, and failed ones of the study.
         excluded: Reason -> runs that are in no row.
         notes: What must be said with them, in sentences.
         refusals: Comparisons that are not made, see `analysis.scaling.guard`.

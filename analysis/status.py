@@ -60,16 +60,10 @@ class Advice(NamedTuple):
 
 
 class TimeLeft(NamedTuple):
-    """An estimate in seconds, and what it rests on: trials left x median duration / trials at a time.
-
-    A running trial counts with the share that it has to go; `n` ended trials are behind the median.
-    """
+    """An estimate in seconds, trials left x median duration / trials at a time; `n` ended trials are behind it."""
 
     seconds: float
-    trials: float
-    median_s: float
     n: int
-    at_a_time: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +76,6 @@ class Status:
         guessed: Whether the number of planned trials is a guess.
         stage: Stage that a hold-up study is at; empty for one without stages.
         counts: finished, failed, interrupted, running -> trials.
-        best_score: Highest score of a finished trial; None where none has one.
-        sessions: Drivers so far.
         silence_s: Since the last record; None before the first.
         mirror: How far MLflow is; None for a packed study, which is mirrored to nowhere.
         problems: What could not be read, and what is shown nevertheless.
@@ -267,7 +259,7 @@ def _state(ledger: Ledger, driver: Driver) -> str:
 
 
 def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: int, moment: float) -> TimeLeft | None:
-    """Return how long the rest should take; None before a trial has finished.
+    """Return how long the rest should take, a running trial by the share that it has to go; None before the first end.
 
     `planned` trials, of a study with stages a guess; those `under_way` are among the `rows`.
     """
@@ -287,6 +279,4 @@ def time_left(rows: Sequence[TrialRow], under_way: Sequence[TrialRow], planned: 
     begun = min((row.started for row in [*ended, *under_way]), default=moment)
     busy = sum((row.ended_at or moment) - row.started for row in [*ended, *under_way])
     at_a_time = max(busy / max(moment - begun, 1e-9), len(under_way), 1.0)
-    median = statistics.median(durations)
-    seconds = trials * median / at_a_time
-    return TimeLeft(seconds=seconds, trials=trials, median_s=median, n=len(durations), at_a_time=at_a_time)
+    return TimeLeft(trials * statistics.median(durations) / at_a_time, len(durations))

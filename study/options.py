@@ -123,11 +123,11 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
         raise SpaceError(source.name if error.source == "space" else error.source, faults) from error
 
 
-def load(space: str, given: list[str] | None, trials: int | None, *, new: bool = True) -> StudySpec:
+def load(space: str, given: list[str] | None, trials: int | None) -> StudySpec:
     """Return the space as the command line changes it; a script that it names is run, and the person reads so."""
     if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
-    return load_space(space, overrides=overrides_of(given, trials), new=new)
+    return load_space(space, overrides=overrides_of(given, trials))
 
 
 def overrides_of(given: list[str] | None, trials: int | None) -> list[str]:

@@ -402,30 +402,14 @@ def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
     return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
 
 
-def check_objective(spec: StudySpec, cluster: ClusterShape) -> None:
-    """Refuse to choose by a clock that is none, or by two different ones.
-
-    Raises:
-        ClusterError: Trials that the objective compares would be emulated, or some of them and others not.
-    """
-    emulated = [scale for scale in spec.scales if execution_of(spec, scale, cluster) == "emulated"]
-    objective = spec.search.objective
-    mixed = objective == "cpu_s_to_target" and 0 < len(emulated) < len(spec.scales)
-    if (objective == "time_to_target_s" and emulated) or mixed:
-        need = "needs real runners" if not mixed else "needs trials that are all real or all emulated"
-        rule = f"{objective} {need}, and {emulated} runners would be emulated here"
-        fix = "Use env_steps_to_target or final_return, set execution, or run where the CPUs are."
-        raise ClusterError(where="search.objective", rule=rule, fix=fix)
-
-
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     if (facts := spec.script) is not None:
         own = f" It sets {listed(list(facts.settings))}." if facts.settings else ""
         yield (
             f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
-            f"sets {listed(spec.set_by_study)}; seeds, evaluation, resources, and what happens when a runner is lost. "
-            "All else is the script's."
+            "sets what the space says of `parameters`; seeds, evaluation, resources, and what happens when a runner is "
+            "lost. All else is the script's."
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."

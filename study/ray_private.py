@@ -1,10 +1,8 @@
 """Every private access of Ray and RLlib: what no release of Ray promises to keep. Imports Ray inside functions only.
 
-One function for each, with the reason in its docstring. Beside them stand, in classes of ours that are derived from
-RLlib's, private methods that they replace and private attributes that they read of themselves, with the reason there;
-in `machine/cluster.py` an argument with an underscore, and variables without
-documentation. `tests/contract/test_private.py` has a test for
-each, which `.ci/newest-ray` runs with the newest Ray too.
+One function for each, with the reason in its docstring. Classes of ours that are derived from RLlib's replace private
+methods and read private attributes of themselves, with the reason there; `machine/cluster.py` has variables without
+documentation. `tests/contract/test_private.py` tests each, which `.ci/newest-ray` runs with the newest Ray too.
 """
 
 import contextlib
@@ -41,9 +39,7 @@ def without_usage_tags() -> None:
 
 @contextlib.contextmanager
 def authentication_as_in_environment() -> Iterator[None]:
-    """Make Ray's core read its authentication variables again, at the beginning and at the end.
-
-    It reads them once for each process, so that a second Ray in one process would be refused.
+    """Make Ray's core, which reads its authentication variables once for each process, read them before and after.
 
     Source: https://github.com/ray-project/ray/pull/64755 (the mode sticks after a local init)
     """
@@ -82,10 +78,7 @@ def loopback_only() -> Iterator[None]:
 def nodes_of(address: str) -> Sequence[Any]:
     """Return all nodes that the cluster at `host:port` ever had, as messages of type `GcsNodeInfo`.
 
-    Joining the cluster to ask it takes minutes where the head refuses the token, and cannot be stopped.
-
-    Raises:
-        Exception: Of Ray's core: the head does not answer within 10 s, or refuses the token.
+    Joining the cluster to ask it takes minutes where the head refuses the token, and cannot be stopped; this raises.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -93,12 +86,9 @@ def nodes_of(address: str) -> Sequence[Any]:
 
 
 def died_alone(actor_id: str | None) -> bool:
-    """Return whether a process has ended while its node lives, as Ray's head knows; False where it knows nothing.
+    """Return whether the process of an actor has ended while its node lives; False where Ray's head knows nothing.
 
-    The exception that Ray raises has it in prose alone. Private: the public list of actors needs Ray's dashboard.
-
-    Args:
-        actor_id: What Ray calls an actor is a process; its hexadecimal number.
+    The exception that Ray raises has it in prose alone, and the public list of actors needs Ray's dashboard.
     """
     from ray._private import state
     from ray.core.generated.common_pb2 import ActorDiedErrorContext
@@ -117,15 +107,11 @@ def died_alone(actor_id: str | None) -> bool:
 
 
 def maker_of(environment: str) -> Any | None:
-    """Return what makes the environment registered under a name; None where there is none.
-
-    Tune has a public function that registers a maker of environments, and none that returns it.
-    """
+    """Return what makes the environment registered under a name, which Tune shows nowhere; None where there is none."""
     from ray.tune.registry import ENV_CREATOR, _global_registry
 
-    if not _global_registry.contains(ENV_CREATOR, environment):
-        return None
-    return _global_registry.get(ENV_CREATOR, environment)
+    known = _global_registry.contains(ENV_CREATOR, environment)
+    return _global_registry.get(ENV_CREATOR, environment) if known else None
 
 
 def refuse_auto_init(refuse: Callable[[], Any]) -> None:
@@ -161,10 +147,7 @@ def kill_actors(group: Any) -> None:
 
 
 def option(config: Any, name: str) -> Any:
-    """Return the value of a private option of a configuration, such as `learner_connector`; None when it is not set.
-
-    `AlgorithmConfig` shows some options that a user has set in attributes with an underscore alone.
-    """
+    """Return an option, such as `learner_connector`, that a configuration shows in an attribute with an underscore."""
     return getattr(config, f"_{name}")
 
 
@@ -175,10 +158,7 @@ def forward_of(module: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def connector_pieces(learner: Any) -> list[Any]:
-    """Return the pieces of a learner's connector in their order: one of them uses gamma and lambda.
-
-    What was asked is compared with what runs; the learner has no public name for its connector.
-    """
+    """Return the pieces of a learner's connector, which has no public name: one of them uses gamma and lambda."""
     return [*learner._learner_connector]
 
 
@@ -197,18 +177,12 @@ def merged_connectors(algorithm: Any, *, timeout_s: float) -> dict[str, Any]:
 
 
 def pieces_to_module(runner: Any) -> list[Any]:
-    """Return the connectors between the environment and the module of an env runner, which has no public name for them.
-
-    One of them may normalise observations, which our runner does by whole arrays.
-    """
+    """Return an env runner's connectors to the module, which have no public name: one may normalise observations."""
     return [*runner._env_to_module.connectors]
 
 
 def freeze_filters(runner: Any) -> None:
-    """Let the filters of observations of an env runner stay as they are.
-
-    RLlib's `MeanStdFilter` goes on to collect what it sees while a policy is evaluated; ours has its attribute.
-    """
+    """Keep an env runner's `MeanStdFilter`s, RLlib's or ours, from collecting what they see in an evaluation."""
     for piece in pieces_to_module(runner):
         if hasattr(piece, "_update_stats"):
             piece._update_stats = False

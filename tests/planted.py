@@ -157,12 +157,9 @@ class Truth:
     failed: int = 0
     """Trials of the first cell that failed, besides the others."""
 
-    def mean_runner_s(self, n: int, batch: int) -> float:
-        return self.step_s * batch / n
-
     def phases(self, n: int, batch: int, ratio: float) -> dict[str, float]:
         """Return seconds of a mean iteration by metric; `ratio`: the slowest runner's time over the mean one's."""
-        mean = self.mean_runner_s(n, batch)
+        mean = self.step_s * batch / n
         parts = {
             "sampling_time_s": mean * ratio + self.transfer_s,
             "learning_time_s": self.learning_s(batch),
@@ -181,40 +178,23 @@ class Truth:
     def rate(self, n: int, batch: int) -> float:
         return batch / self.iteration_s(n, batch)
 
-    def speed_up(self, n: int, reference: int, batch: int) -> float:
-        return self.iteration_s(reference, batch) / self.iteration_s(n, batch)
-
-    def parts(self, first: tuple[int, int], second: tuple[int, int]) -> tuple[float, float]:
-        """Return what the runners and what the batch give of the ratio of two cells' rates."""
-        (n1, b1), (n2, b2) = first, second
-        runners = [self.rate(n2, batch) / self.rate(n1, batch) for batch in (b1, b2)]
-        batches = [self.rate(n, b2) / self.rate(n, b1) for n in (n1, n2)]
-        return float(np.sqrt(np.prod(runners))), float(np.sqrt(np.prod(batches)))
-
 
 def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
     """Return the frame `runs` of a study of that truth: each block in an order of its own."""
     effects, rows = rng.normal(0, truth.block_noise, truth.blocks), list[dict[str, Any]]()
     for block, effect in enumerate(effects, 1):
-        for n, batch in (truth.cells[at] for at in rng.permutation(len(truth.cells))):
+        for cell in (truth.cells[at] for at in rng.permutation(len(truth.cells))):
             factor = float(np.exp(effect + rng.normal(0, truth.noise)))
-            rows.append(_planted(truth, rng, len(rows), block, n, batch, factor))
+            rows.append(_planted(truth, rng, len(rows), block, cell, factor, failed=False))
     for _ in range(truth.failed):
-        rows.append(_planted(truth, rng, len(rows), 1, *truth.cells[0], 1.0, failed=True))
+        rows.append(_planted(truth, rng, len(rows), 1, truth.cells[0], 1.0, failed=True))
     return as_frame(rows)
 
 
 def _planted(
-    truth: Truth,
-    rng: np.random.Generator,
-    trial: int,
-    seed: int,
-    n: int,
-    batch: int,
-    factor: float,
-    *,
-    failed: bool = False,
+    truth: Truth, rng: np.random.Generator, trial: int, seed: int, cell: tuple[int, int], factor: float, *, failed: bool
 ) -> dict[str, Any]:
+    n, batch = cell
     ratio = max(truth.straggler * float(np.exp(rng.normal(0, truth.phase_noise))), 1.0) if n > 1 else 1.0
     phases = {name: seconds * factor for name, seconds in truth.phases(n, batch, ratio).items()}
     iterations = max(truth.budget_steps // batch, WARMUP_ITERATIONS + 1)

@@ -3,8 +3,7 @@
 import copy
 from typing import Any
 
-from study.space.script import ScriptFacts
-from study.space.spec import StudySpec
+from study.space.spec import ScriptFacts, StudySpec
 from tests.spaces import spec_of
 
 FACTS: dict[str, Any] = {

@@ -67,9 +67,9 @@ def content(**changes: Any) -> dict[str, Any]:
     return with_changes(BASE, **changes)
 
 
-def spec_of(content: dict[str, Any], *, asked: bool = False) -> StudySpec:
-    """Return the spec of a content; `asked`, as if a person started the study now."""
-    return parse_space(Source(name="test", content=content), asked=asked)
+def spec_of(content: dict[str, Any]) -> StudySpec:
+    """Return the spec of a content."""
+    return parse_space(Source(name="test", content=content))
 
 
 def spec(**changes: Any) -> StudySpec:

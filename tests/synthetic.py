@@ -41,15 +41,7 @@ def make_folder(
     text: str = "environment: {}\n",
     **identity: Any,
 ) -> StudyFolder:
-    """Create a study without records.
-
-    Args:
-        path: Its folder.
-        tracking_uri: Its MLflow.
-        of: Its space.
-        text: What its space file says.
-        identity: Fields of its identity that matter.
-    """
+    """Create a study without records: its MLflow, its space, what its file says, and fields of its identity."""
     of, folder, name = of or spec(), StudyFolder(path), identity.get("name", "demo")
     usual = {"format": 1, "study_id": f"id-{name}", "name": name, "created": time.time(), "space": "test.yaml"}
     made = {**usual, "tracking_uri": tracking_uri, "spec": of.to_json(), "digest": of.digest(), **identity}
@@ -128,16 +120,9 @@ def built(trial: int, attempt: int = 1) -> TrialBuilt:
 
 
 def iteration(trial: int, number: int, attempt: int = 1, **metrics: float | None) -> Iteration:
-    values: dict[str, float | None] = {
-        "iteration_time_s": 0.5,
-        "train_batch_size_actual": 400.0,
-        "env_steps_per_s": 800.0,
-        "rest_time_s": 0.01,  # not mirrored
-        "episode_return_sum": 30.0 * number,
-        "num_episodes": float(number - 1),  # none in the first iteration
-        "kl": 0.01 * number,
-        "entropy": None,
-    }
+    values: dict[str, float | None] = {"iteration_time_s": 0.5, "train_batch_size_actual": 400.0, "entropy": None}
+    values |= {"env_steps_per_s": 800.0, "rest_time_s": 0.01, "kl": 0.01 * number}  # the rest is not mirrored
+    values |= {"episode_return_sum": 30.0 * number, "num_episodes": float(number - 1)}  # none in the first iteration
     return Iteration(
         trial=trial,
         attempt=attempt,

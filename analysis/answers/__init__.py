@@ -40,10 +40,8 @@ GREEDY = (
 def answer_of(study: "Study", price_per_cpu_hour: float | None = None) -> Answer:
     """Return what a study says, whatever its kind, and whether it is finished, running or empty.
 
-    Args:
-        study: As `analysis.open` returns it.
-        price_per_cpu_hour: What a CPU-hour costs, in any currency: then the study has a cost too, and so has each
-            number of runners whose clock was measured. Without it costs are CPU-hours.
+    With what a CPU-hour costs, in any currency, the study has a cost too, and so has each number of runners whose clock
+    was measured. Without it costs are CPU-hours.
     """
     make = {"throughput": throughput_answer, "holdup": holdup_answer}.get(study.data.kind, search_answer)
     answer, workload = make(study), main_workload(study.estimates())

@@ -173,23 +173,15 @@ def cpu_hours(data: StudyData) -> float:
     return spent / 3600
 
 
-def took(data: StudyData) -> str:
-    """Return what a study cost; empty where that is not known.
+def cost_and_clocks(data: StudyData, certified: float | None = None) -> Fact:
+    """Return the CPU-hours that the study took, by its certificate where that says so, and what its clocks are worth.
 
     What is counted is what trials reserved: of a node that was told to have more CPUs than cores that is too much.
     """
-    if not (spent := cpu_hours(data)):
-        return ""
-    hours = f"{number(spent)} CPU-hours"
-    if (data.runs["timing"] == "oversubscribed").any():
-        return f"The study reserved {hours}, partly of CPUs that several processes shared"
-    return f"The study took {hours}"
-
-
-def cost_and_clocks(data: StudyData, cpu_hours: float | None = None) -> Fact:
-    """Return what the study cost, by its certificate where that says so, and what its clocks are worth."""
-    cost = took(data) if cpu_hours is None else f"The study took {number(cpu_hours)} CPU-hours"
-    return Fact(role="support", text=f"{'; '.join(each for each in (cost, clocks(data.runs)) if each)}.")
+    spent, shared = certified or cpu_hours(data), (data.runs["timing"] == "oversubscribed").any() and not certified
+    hours = f"The study {'reserved' if shared else 'took'} {number(spent)} CPU-hours"
+    hours += ", partly of CPUs that several processes shared" if shared else ""
+    return Fact(role="support", text=f"{'; '.join([hours] * bool(spent) + [clocks(data.runs)])}.")
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -203,10 +195,8 @@ class Answer:
     """What a study says, for somebody who reads nothing else; the same shape for every kind of study.
 
     Attributes:
-        kind: Of the study: `search`, `throughput` or `holdup`.
         findings: Every fact, in the order in which it is said.
         setting: The setting to copy, `num_env_runners: 4  train_batch_size: 1376`; empty where there is none.
-        setting_is: What this setting is, `the best setting`.
         rows: The table under the sentence: the best of each scale, the price list, the arms; None where nothing ended.
         prices: The price list: what each number of runners costs; None where no clock was measured.
         figure: Key of the figure to show beside it; empty where none helps.
@@ -253,7 +243,11 @@ class Answer:
         """Return the answer for a terminal, every line at most `width` letters long except commands and settings."""
         parts = [wrapped(self.sentence, width)]
         parts += [f"  {self.setting}"] if self.setting else []
-        parts += [wrapped(" ".join(self.facts), width)] if self.facts else []
+        parts += (
+            ["\n".join(wrapped(f"- {each}", width - 2).replace("\n", "\n  ") for each in self.facts)]
+            if self.facts
+            else []
+        )
         parts += [f"{wrapped(each.title, width)}\n{text_table(each, width)}" for each in self.tables]
         for each in self.unknown:
             text = wrapped(f"Not known: {each.text}", width)
@@ -264,7 +258,7 @@ class Answer:
         """Return the answer as Markdown: a note in MLflow, a cell of a notebook."""
         parts = [f"**{markdown(one_line(self.sentence))}**"]
         parts += [f"`{self.setting}`"] if self.setting else []
-        parts += [markdown(one_line(" ".join(self.facts)))] if self.facts else []
+        parts += ["\n".join(f"- {markdown(one_line(each))}" for each in self.facts)] if self.facts else []
         for table in self.tables:
             parts += [markdown(f"{table.title}. {table.shown().above}".strip()), markdown(pipes(table))]
         for each in self.unknown:

@@ -66,7 +66,8 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
     verdicts = {OWN: content["rllib"], engine: content["verdict"]}
     judged, verdict = next((name, each) for name, each in verdicts.items() if each is not None)
     yield Fact(role="answer", text=_sentence(content, judged, target, small))
-    yield Fact(role="support", text=_solved(content, judged, target), quantity="solved_last")
+    for text in _solved(content, judged, target):
+        yield Fact(role="support", text=text, quantity="solved_last")
     broken = [
         (name, check)
         for name, each in verdicts.items()
@@ -74,18 +75,12 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
         for check in each["checks"].values()
         if check["passed"] is False
     ]
-    groups = [
-        ("Broken: ", [each for each in broken if each[1]["lost"]]),
-        ("Not shown: ", [each for each in broken if not each[1]["lost"]]),
-        ("", [] if broken else [(judged, verdict["checks"][f"score_kept@{target}"])]),
-    ]
-    for word, checks in (each for each in groups if each[1]):
-        said = [
-            capital(rule_in_words(content, check, name)) + (f" ({name})" if content["rllib"] else "")
-            for name, check in checks[:MOST_BROKEN]
-        ]
-        more = f"; and {len(checks) - MOST_BROKEN} more" if len(checks) > MOST_BROKEN else ""
-        yield Fact(role="support", text=f"{word}{'; '.join(said)}{more}.")
+    for name, check in broken[:MOST_BROKEN] or [(judged, verdict["checks"][f"score_kept@{target}"])]:
+        word = "" if check["passed"] else "Broken: " if check["lost"] else "Not shown: "
+        engine_of = f" ({name})" if content["rllib"] else ""
+        yield Fact(role="support", text=f"{word}{capital(rule_in_words(content, check, name))}{engine_of}.")
+    if more := broken[MOST_BROKEN:]:
+        yield Fact(role="support", text=f"So are {count(len(more), 'more rule')}, which the certificate names.")
     yield Fact(role="support", text=with_names(content["search"]["sentence"], small))
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
         text = f"Its mean score under {OWN} engine less that under {engine}: {in_words(difference)}."
@@ -111,31 +106,31 @@ def _sentence(content: Mapping[str, Any], judged: str, target: int, small: int) 
     }.get(
         words, f"Not shown: whether the chosen setting learns as well with {with_} as the best one does with {small}."
     )
-    if content["rllib"] is not None:
-        does = "it holds up as well" if ours["learning"] and words == "holds up" else f"it {ours['sentence']}"
-        text += f" Under {engine}, by which it was found, {does}"
     kept, missed = (
         [scale for scale, said in ours["at"].items() if (said == "holds up") is holds] for holds in (True, False)
     )
-    if not missed:
-        return text if content["rllib"] is None else f"{text}."
-    where = f"it keeps the rules with {listed(kept)} runners and not with {listed(missed)}"
-    where = where if kept else f"it keeps them with none of {listed(missed)} runners"
-    return f"{text} {capital(where)}." if content["rllib"] is None else f"{text}: {where}."
+    does = "holds up as well" if words == "holds up" else "holds up"
+    if missed:
+        does = f"{ours['sentence']} with {listed(missed)} runners"
+        does = f"holds up with {listed(kept)} runners, and {ours['sentence']} with {listed(missed)}" if kept else does
+    if content["rllib"] is None:
+        return f"{text} It {does}." if missed else text
+    return f"{text} Under {engine}, by which it was found, it {does}."
 
 
-def _solved(content: Mapping[str, Any], judged: str, target: int) -> str:
-    """Return how many test runs were solved, of RLlib's own first, and at the scales for which nothing was tuned."""
+def _solved(content: Mapping[str, Any], judged: str, target: int) -> Iterator[str]:
+    """Yield how many test runs were solved, of RLlib's own first, and at the scales for which nothing was tuned."""
     arms, engine = content["arms"], content["engine"]
-    said = []
-    if judged != engine and (arm := arms.get(f"{WINNER_RLLIB}@{target}")) is not None:
-        said.append(f"{arm['solved']} of {arm['n']} test runs were solved under {OWN} engine")
-    arm = arms[f"{WINNER}@{target}"]
-    said.append(f"{arm['solved']} of {arm['n']} {'' if said else 'test runs were solved '}under {engine}")
+    found = {engine: arms[f"{WINNER}@{target}"]}
+    if judged != engine and (own := arms.get(f"{WINNER_RLLIB}@{target}")) is not None:
+        found = {f"{OWN} engine": own} | found
+    (first, arm), *others = found.items()
+    said = [f"{arm['solved']} of {arm['n']} test runs were solved under {first}"]
+    said += [f"{each['solved']} of {each['n']} under {name}" for name, each in others]
+    yield f"{', '.join(said)}, at the worst of the last three evaluations."
     unseen = [(scale, arms.get(f"{WINNER}@{scale}")) for scale in content["scales"]["unseen"]]
-    others = [f"{other['solved']} of {other['n']} with {scale}" for scale, other in unseen if other is not None]
-    tail = f"; with numbers of runners for which nothing was tuned, {listed(others)}" if others else ""
-    return f"{', '.join(said)}{tail}. Each count is the lowest of the last three evaluations."
+    if solved := [f"{each['solved']} of {each['n']} with {scale}" for scale, each in unseen if each is not None]:
+        yield f"With numbers of runners for which nothing was tuned: {listed(solved)}."
 
 
 def _rows(arms: Mapping[str, Mapping[str, Any]], small: int) -> Table:

@@ -47,7 +47,6 @@ PRICES = {
     HOURS: "hours per million steps",
     CPU_HOURS: "CPU-hours per million steps",
     "cost": "cost per million",
-    "cpu_hours_per_hour_saved": "CPU-hours more for each hour saved (negative: fewer)",
 }
 """Column of the price list -> its head."""
 declare("given", "cost", "1", "cost per million", "CPU-hours times the price that was given.")

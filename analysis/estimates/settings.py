@@ -109,13 +109,9 @@ hold-up studies before version 0.15.0."""
 class Setting:
     """The runs of one setting at one number of runners.
 
-    Attributes:
-        name: In plain words.
-        num_env_runners: Runners, or those that the lanes stand for.
-        runs: One row per seed, the failed ones included.
-        target: Return from which on a run counts as solved; None where the space names none.
-        floor: Return that a failed run counts with; None where it is not known.
-        scored: Whether the environment has a scale of scores.
+    `num_env_runners` are those that the lanes stand for; `runs` has one row per seed, the failed ones too. A run is
+    solved from the return `target` on, a failed one counts with the `floor`; None: the space names none. `scored` says
+    whether the environment has a scale of scores.
     """
 
     name: str
@@ -322,12 +318,7 @@ COLUMNS = ("arm", "num_env_runners", "at", "value", "low", "high", "level", "n",
 
 
 def learning_curves(settings: Iterable[Setting], evaluations: pd.DataFrame) -> pd.DataFrame:
-    """Return the curve of each setting: one row per setting and env step, the columns of `COLUMNS`.
-
-    Args:
-        settings: Settings with their runs.
-        evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
-    """
+    """Return the curve of each setting by greedy evaluations: a row per setting and env step, columns `COLUMNS`."""
     rows: list[tuple[object, ...]] = []
     known = evaluations.dropna(subset=["eval_return", "env_steps"])
     for setting in settings:
@@ -340,10 +331,8 @@ def learning_curves(settings: Iterable[Setting], evaluations: pd.DataFrame) -> p
                 if setting.floor is None:
                     continue
                 # The evaluation after the last one is the first that the run did not live to see.
-                at, values = (
-                    np.append(at, np.nextafter(at[-1], np.inf) if at.size else 0.0),
-                    np.append(values, setting.floor),
-                )
+                after = np.nextafter(at[-1], np.inf) if at.size else 0.0
+                at, values = np.append(at, after), np.append(values, setting.floor)
             if at.size:
                 tracks.append((at, values))
         for place, values in _along(tracks):
@@ -367,10 +356,8 @@ def _along(tracks: list[tuple[FloatArray, FloatArray]]) -> list[tuple[float, Flo
     places = places[(places >= first) & (places <= last)]
     if places.size > GRID_POINTS:
         places = np.linspace(first, float(places[-1]), GRID_POINTS)
-    return [
-        (
-            float(here),
-            np.array([value[np.searchsorted(at, here, side="right") - 1] for at, value in tracks if at[0] <= here]),
-        )
-        for here in places
-    ]
+
+    def values(here: float) -> FloatArray:
+        return np.array([value[np.searchsorted(at, here, side="right") - 1] for at, value in tracks if at[0] <= here])
+
+    return [(float(here), values(here)) for here in places]

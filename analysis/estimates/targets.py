@@ -100,15 +100,9 @@ def targets_of(
 ) -> Part:
     """Return steps, time and CPUs to the target of each setting with several seeds, or of the confirmation.
 
-    Steps are Kaplan-Meier's restricted mean up to a horizon that all settings share, over all runs that ended, whatever
-    their timing label. Throughput is that of the setting's own runs with a measured clock, in the workload with the
-    most of them.
-
-    Args:
-        settings: With their runs, those with the most runs first.
-        measured: Runs whose times may be used (`analysis.scaling.blocks`).
-        num_trials: Trials of the study.
-        budget: Env steps that every run was given, where known: no horizon is beyond, although the last batch is.
+    Steps are Kaplan-Meier's restricted mean up to a horizon that all settings share, and that is not beyond the budget
+    of env steps, over all runs that ended, whatever their timing label. Throughput is that of the setting's own runs
+    with a measured clock, in the workload with the most of them. Settings with the most runs come first.
     """
     excluded = dict.fromkeys((ALONE, NO_TARGET, BEYOND), 0)
     excluded[NOT_JUDGED] = max(num_trials - sum(len(each.runs) for each in settings), 0)

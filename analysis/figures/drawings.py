@@ -67,19 +67,14 @@ def efficiency(study: "Study", title: str) -> Figure:
         f"{row['series'] or 'efficiency'}: {in_words(estimate_of(row))} with {runners(row['num_env_runners'])}"
         for _, row in frame.groupby("series", sort=False).tail(1).iterrows()
     ]
-    more = len(found) - MAX_SERIES
+    more, engine = len(found) - MAX_SERIES, f"Engine: {study.engine}"
+    reading = "T(n_ref) / T(n) x n_ref / n, the batch fixed: 1, dotted, is ideal; the smallest scale of a line is 1 by "
+    reading += "definition. Bars: 95 % intervals."
     return Figure(
         key="efficiency",
         title=title,
         alt=sentences(ends),
-        caption=sentences(
-            [
-                "T(n_ref) / T(n) x n_ref / n, the batch fixed: 1, dotted, is ideal; the smallest scale of a line is 1 "
-                "by definition. Bars: 95 % intervals.",
-                f"{more} more workloads: see the table" if more > 0 else "",
-                f"Engine: {study.engine}",
-            ]
-        ),
+        caption=sentences([reading, f"{more} more workloads: see the table" if more > 0 else "", engine]),
         frame=frame,
         paint=_lines,
         height_in=2.7 + 0.17 * legend_lines([*frame["series"].unique()]),
@@ -138,19 +133,16 @@ def phases(study: "Study", title: str) -> Figure:
         whole = "" if pd.isna(here["seconds"].iloc[0]) else f" of {number(float(here['seconds'].iloc[0]))} s"
         parts = [f"{percent(float(value))} {phase}" for value, phase in zip(here["value"], here["phase"], strict=True)]
         bars.append(f"{name}: an iteration{whole} is {listed(parts)} (n={here['n'].iloc[0]})")
-    rest = len(cells) - len(chosen)
+    rest, engine = len(cells) - len(chosen), f"Engine: {study.engine}"
+    reading = (
+        "Shares of the mean training iteration after the warm-up, and its seconds; runs with a measured clock alone. "
+    )
+    reading += "Learning includes the connectors."
     return Figure(
         key="phases",
         title=title,
         alt=sentences(bars),
-        caption=sentences(
-            [
-                "Shares of the mean training iteration after the warm-up, and its seconds; runs with a measured clock "
-                "alone. Learning includes the connectors.",
-                f"{count(rest, 'more cell')} in the table" if rest > 0 else "",
-                f"Engine: {study.engine}",
-            ]
-        ),
+        caption=sentences([reading, f"{count(rest, 'more cell')} in the table" if rest > 0 else "", engine]),
         frame=frame,
         paint=_stacked,
         height_in=1.7 + 0.4 * len(bars),
@@ -178,6 +170,8 @@ def _stacked(ax: Axes, frame: pd.DataFrame) -> None:
 
 NO_LEARNING = "No run was given its whole learning budget. Fix: none for a throughput study, which claims no learning."
 CHOSEN = ARMS[WINNER]
+MOST_CURVES = 4
+"""Lines that can be told apart where many cross."""
 
 
 def score(study: "Study", title: str) -> Figure:
@@ -210,7 +204,7 @@ def shown(study: "Study") -> list[Setting]:
     """
     arms = [each for each in study.settings if each.runs["stage"].eq("confirm").all()] if study.kind == "holdup" else []
     if arms:
-        return sorted(arms, key=lambda each: (each.name != CHOSEN, "own runner" in each.name, each.num_env_runners))
+        return sorted(arms, key=lambda each: (each.name != CHOSEN, "own engine" in each.name, each.num_env_runners))
     best: dict[int, Setting] = {}
     for each in sorted(study.settings, key=lambda each: each.order):
         best.setdefault(each.num_env_runners, each)
@@ -290,15 +284,17 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
 
 
 def return_steps(study: "Study", title: str) -> Figure:
-    """Return the evaluation return along the training, of the arms at the target scale or the best of each scale."""
+    """Return the evaluation return along the training: of the chosen setting and its strongest rivals, or by scale."""
     key, evaluations, spec = "return_steps", study.evaluations, study.data.spec
     if evaluations.empty:
         why = "No evaluation is recorded, so no return can be drawn."
         fix = "" if study.kind == "throughput" else " Fix: wait for the first one."
         return absent(key, title, f"{why}{fix}")
-    chosen = shown(study)
-    if spec is not None and spec.holdup is not None:  # of the chosen setting the other scales stand beside its score
-        chosen = [each for each in chosen if each.name != CHOSEN or each.num_env_runners == spec.holdup.target_scale]
+    chosen = every = shown(study)
+    if spec is not None and spec.holdup is not None:  # the chosen setting's other scales, and weaker arms: see `score`
+        mine = [each for each in chosen if CHOSEN in each.name and each.num_env_runners == spec.holdup.target_scale]
+        rivals = sorted((each for each in chosen if CHOSEN not in each.name), key=lambda each: each.order)
+        chosen = [*mine, *rivals[: MOST_CURVES - len(mine)]]
     floor, goal = (spec.environment.floor, spec.environment.target) if spec is not None else (None, None)
     frame = learning_curves(chosen, evaluations)
     if frame.empty:
@@ -317,15 +313,17 @@ def return_steps(study: "Study", title: str) -> Figure:
         "Lines: interquartile mean of the greedy evaluation return over the runs of a setting; bands: 95 % intervals, "
     )
     reading += "none for one run, and none for fewer than five of which some are at the target and others are not"
+    said = (
+        f"{name}: the return after {row['at']:,.0f} env steps is {in_words(estimate_of(row))}"
+        for name, row in ends.iterrows()
+    )
     dotted = "" if goal is None else f"Dotted: the target, {goal:g}"
+    rest = f"Of {len(every)} arms these are the chosen one and its strongest rivals" if len(every) > len(chosen) else ""
     return Figure(
         key=key,
         title=title,
-        alt=sentences(
-            f"{name}: the return after {row['at']:,.0f} env steps is {in_words(estimate_of(row))}"
-            for name, row in ends.iterrows()
-        ),
-        caption=sentences([reading, dotted, *failures, _seeds(study), f"Engine: {study.engine}"]),
+        alt=sentences(said),
+        caption=sentences([reading, dotted, rest, *failures, _seeds(study), f"Engine: {study.engine}"]),
         frame=frame,
         paint=partial(_curves, target=goal),
         height_in=2.7 + 0.17 * legend_lines([*ends.index]),

@@ -73,9 +73,7 @@ class Figure:
         caption: How to read it: marks, intervals, what is left out and why.
         frame: Every point that is drawn, one row each.
         paint: Draws the frame on axes; None where there is nothing to draw.
-        missing: Why it cannot be drawn, as a sentence; empty where it can.
-        command: What to run for a picture; empty where it is drawn, or where no command helps.
-        height_in: Height in inches.
+        missing, command: Why it cannot be drawn, and what to run for a picture; empty where it is drawn.
     """
 
     key: str
@@ -197,20 +195,23 @@ def lines_of(ax: Axes, frame: pd.DataFrame, x: str, draw: Callable[[pd.DataFrame
 
 def legend(ax: Axes, names: Collection[str]) -> None:
     """Put a legend below the label of the x axis, in two columns unless names are long."""
-    columns = 1 if max(map(len, names)) > LONGEST_LABEL - 2 else 2
+    columns, labels = columns_of(names)
     canvas: Any = ax.get_figure(root=True)
     below = ax.transAxes + ScaledTranslation(0, BELOW_IN, canvas.dpi_scale_trans)
     handles: list[Any] = ax.get_legend_handles_labels()[0]
     if (drawn := ax.get_legend()) is not None:  # seaborn's own, inside the axes
         handles = list(drawn.legend_handles)
     place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.4, 0), "bbox_transform": below}
-    labels = [wrapped(name) for name in names]
     ax.legend(handles, labels, frameon=False, ncols=columns, borderaxespad=0, **place)
+
+
+def columns_of(names: Collection[str]) -> tuple[int, list[str]]:
+    """Return the columns of a legend below the axes, and its labels: long names have the whole width."""
+    several = max(map(len, names)) <= LONGEST_LABEL - 2
+    return (2, [*names]) if several else (1, [wrapped(name, LONGEST_TITLE) for name in names])
 
 
 def legend_lines(names: Collection[str]) -> int:
     """Return the lines of text of a legend below the axes."""
-    if len(names) < 2:
-        return 0
-    lines = [wrapped(name).count("\n") + 1 for name in names]
-    return sum(lines) if max(map(len, names)) > LONGEST_LABEL - 2 else -(-len(lines) // 2)
+    columns, labels = columns_of(names)
+    return 0 if len(names) < 2 else -(-sum(label.count("\n") + 1 for label in labels) // columns)

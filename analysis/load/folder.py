@@ -42,9 +42,7 @@ class StudyData:
     """A study as analysis sees it.
 
     Attributes:
-        name: Of the study.
         source: Folder or tracking URI, without a password.
-        kind: What it is.
         runs: One row per trial, the columns of `RUN_COLUMNS`.
         sheet: What is the same for all trials, or known of the last session, as JSON values: id, dates, environment,
             space file, versions, hardware, commit, planned trials, and how the session ended.

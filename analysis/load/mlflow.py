@@ -61,8 +61,7 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
         run, name = _run_of_study(client, study, shown)
     where = f"{shown}: experiment {name!r}"
     copy = TemporaryDirectory(prefix="study-")
-    folder = StudyFolder(Path(copy.name))
-    _download(client, run, folder, where)
+    _download(client, run, folder := StudyFolder(Path(copy.name)), where)
     try:
         data = from_folder(folder.path)
     except (AnalysisError, RecordError) as error:
@@ -113,9 +112,8 @@ def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[
     if len(chosen) == 1:
         return chosen[0]
     if chosen:
-        listed = ", ".join(
-            f"{run.data.tags[STUDY_ID]} ({name}, {date(run.info.start_time / 1000)})" for run, name in chosen[-_SHOWN:]
-        )
+        dated = [(run.data.tags[STUDY_ID], name, date(run.info.start_time / 1000)) for run, name in chosen[-_SHOWN:]]
+        listed = ", ".join(f"{number} ({name}, {begun})" for number, name, begun in dated)
         rule, got = "one study must be named, by its name or its id", f"{len(chosen)}"
         raise AnalysisError(where=shown, rule=rule, got=got, fix=f"Name one of {listed}.")
     if found:

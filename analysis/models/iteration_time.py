@@ -102,9 +102,7 @@ def design(cells: pd.DataFrame) -> dict[str, FloatArray]:
 def phase_times(coefficients: FloatArray, at: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     """Return seconds of each phase and of its parts by name, shape (…, cells); `iteration` is their sum.
 
-    Args:
-        coefficients: In the order of `UNKNOWNS`, shape (…, unknowns).
-        at: Cells, as `design` returns them.
+    The coefficients are in the order of `UNKNOWNS`, shape (…, unknowns), the cells as `design` returns them.
     """
     times = {phase: coefficients[..., places] @ at[phase].T for phase, places in PLACES.items()}
     times["mean_runner"] = times["mean_runner"] + at["mean_wait"]
@@ -163,10 +161,7 @@ def at_scales(cell: pd.DataFrame, scales: npt.ArrayLike) -> pd.DataFrame:
 
 
 def fit_iteration_time(runs: pd.DataFrame) -> IterationTimeFit:
-    """Fit every phase by non-negative least squares on relative error.
-
-    Args:
-        runs: Of one workload (`from_runs`), at least two scales.
+    """Fit every phase of runs of one workload (`from_runs`) by non-negative least squares on relative error.
 
     Raises:
         AnalysisError: Fewer than two distinct numbers of runners, or a phase that took no time in some run.
@@ -176,10 +171,7 @@ def fit_iteration_time(runs: pd.DataFrame) -> IterationTimeFit:
         raise AnalysisError(where="num_env_runners", rule=rule, got="one", fix="Measure a second scale.")
     for name in ("sampling_time_s", "learning_time_s", "slowest_runner_time_s", "mean_runner_time_s"):
         if not (least := column(runs, name).min()) > 0:
-            rule, fix = (
-                "must be > 0 in every run, since errors are relative to it",
-                "Leave out runs that lack the phase.",
-            )
+            rule, fix = "must be > 0 in every run: errors are relative to it", "Leave out runs that lack the phase."
             raise AnalysisError(where=name, rule=rule, got=f"{least:g}", fix=fix)
     lengths = column(runs, "episode_len")
     known = lengths[np.isfinite(lengths)]
@@ -217,13 +209,8 @@ def _solve(runs: pd.DataFrame) -> FloatArray:
 def nonnegative(features: FloatArray, target: FloatArray, *, offset: FloatArray | float = 0.0) -> FloatArray:
     """Return theta >= 0, shape (unknowns,), that minimises sum ((offset + features @ theta - target) / fitted)^2.
 
-    Dividing by the fitted value and not by the observed one keeps the fit at the mean: with lognormal noise of
-    coefficient of variation v the latter lies 1.5 v^2 too low.
-
-    Args:
-        features: Shape (runs, unknowns), >= 0.
-        target: Times, shape (runs,).
-        offset: What is known of the target, shape (runs,) or one number.
+    Features, >= 0, have the shape (runs, unknowns), the target and what is known of it, the offset, (runs,). Dividing
+    by the fitted value keeps the fit at the mean: with lognormal noise the observed one lies 1.5 v^2 too low.
     """
     size = np.linalg.norm(features, axis=0)
     size[size == 0] = 1.0
@@ -327,11 +314,7 @@ def prediction_error(runs: pd.DataFrame) -> Estimate | None:
 
 
 def model_rows(selection: Selection) -> Iterator[Row]:
-    """Yield what the model says of the workload with most runs; nothing where it cannot be fitted or is far off them.
-
-    Args:
-        selection: The runs whose times may be used.
-    """
+    """Yield what the model says of the workload with most runs; nothing where it cannot be fitted or is far off."""
     if not (groups := from_runs(selection.runs)):
         return
     with suppress(AnalysisError):

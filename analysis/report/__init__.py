@@ -45,14 +45,8 @@ SOFTWARE = ("ray", "torch", "jax", "gymnasium", "python")
 class Report:
     """A report as a value: every writer prints the same one.
 
-    Attributes:
-        name: Of the study.
-        source: Where it was read.
-        summary: What the study is, in a sentence.
-        ran_on: Machine, versions and commit of its last session, in a sentence; empty where they are not known.
-        answer: What it says, with its limits.
-        tables: Every table, the empty ones and those of the answer too; each is a file.
-        figures: Every figure, those that are not drawn too; each that is drawn is a file.
+    `summary` says what the study is, `ran_on` the machine, versions and commit of its last session where known. Every
+    table is a file, the empty ones and those of the answer too, and every figure that is drawn.
     """
 
     name: str
@@ -100,12 +94,7 @@ class Report:
 
 
 def make_report(study: "Study", *, price_per_cpu_hour: float | None = None) -> Report:
-    """Return the report of a study.
-
-    Args:
-        study: As `analysis.open` returns it.
-        price_per_cpu_hour: What a CPU-hour costs, in any currency.
-    """
+    """Return the report of a study, with what a CPU-hour costs, in any currency."""
     answer = study.answer(price_per_cpu_hour)
     keys = [each.key for each in answer.tables]
     return Report(
@@ -154,28 +143,20 @@ def parse_formats(text: str) -> tuple[Format, ...]:
     known: tuple[Format, ...] = get_args(Format)
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if not words or not {*words} <= {*known}:
-        raise AnalysisError(
-            where="--format", rule=f"must be some of {', '.join(known)}", got=f"{text!r}", fix="Name one, or drop it."
-        )
+        rule = f"must be some of {', '.join(known)}"
+        raise AnalysisError(where="--format", rule=rule, got=f"{text!r}", fix="Name one, or drop it.")
     return tuple(each for each in known if each in words)
 
 
 def to_html(report: Report, pictures: Mapping[str, bytes] | None = None) -> str:
     """Return one self-contained page: no script, no request, figures inside. Names and reasons may hold anything.
 
-    Args:
-        report: The report.
-        pictures: Key of a figure -> its SVG; None: they are drawn now.
+    `pictures` is key of a figure -> its SVG; without it they are drawn now.
     """
     if pictures is None:
         pictures = {each.key: each.pictures(["svg"])["svg"] for each in report.figures if each.drawn}
-    environment = Environment(
-        loader=PackageLoader("analysis.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blocks: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(loader=PackageLoader("analysis.report", "templates"), autoescape=True, **blocks)
     environment.filters["prose"] = lambda text: Markup(prose(text))
     environment.filters["table"] = lambda table: Markup(table_to_html(table, alone=False))
     environment.filters["uri"] = lambda figure: f"{_SVG}{base64.b64encode(pictures[figure.key]).decode()}"
@@ -203,12 +184,8 @@ def write(report: Report, out: Path, formats: Sequence[Format] = ("html", "csv")
         for name in _stale(report):
             (out / name).unlink(missing_ok=True)
     except OSError as error:
-        raise AnalysisError(
-            where=str(out),
-            rule="the folder of the report must be writable",
-            got=error.strerror or error,
-            fix="Choose another one with --out.",
-        ) from error
+        rule, got = "the folder of the report must be writable", error.strerror or error
+        raise AnalysisError(where=str(out), rule=rule, got=got, fix="Choose another one with --out.") from error
     return tuple(files)
 
 

@@ -133,17 +133,10 @@ def contrast(cells: Sequence[Logs], weights: Sequence[float]) -> Estimate:
     """Return sum(weight x mean log of the cell), on the log scale, with a Student t interval.
 
     Weights (1, -1) make the log of a ratio. Where all cells share two blocks or more, the contrast is taken within
-    each block and the blocks are the replicates: what a block does to all cells alike cancels. Otherwise the cells
-    are independent samples of block means, with Satterthwaite's degrees of freedom. With one block, or a cell with
-    one, there is no interval.
-
-    Not a bootstrap of the ratio of medians, whose percentiles cannot leave the range of 3 to 5 observed ratios. The
-    paired t holds the truth as often as it says from 2 blocks on (`study/statistics/README.md`), but three blocks do
-    not forgive noise that is far from normal.
-
-    Args:
-        cells: Mean logarithms by block, one mapping per cell.
-        weights: One number per cell.
+    each block and the blocks are the replicates: what a block does to all cells alike cancels, and the interval holds
+    the truth as often as it says from 2 blocks on (`study/statistics/README.md`). Otherwise the cells are independent
+    samples of block means, with Satterthwaite's degrees of freedom. With one block, or a cell with one, there is no
+    interval.
 
     Source:
         Satterthwaite, Biometrics Bulletin 2 (1946), for the unpaired case.
@@ -177,10 +170,8 @@ def ratio_of_totals(numerators: npt.ArrayLike, denominators: npt.ArrayLike, bloc
     sqrt(m / (m - 1) * sum((y - r x)^2)) / sum(x) over m blocks; the interval is Student's t on ln r, so that it
     stays positive and a rate and its inverse agree.
 
-    Args:
-        numerators: Totals per run, such as env steps, shape (runs,), >= 0.
-        denominators: Totals per run, such as seconds, shape (runs,), > 0.
-        blocks: The block of each run. With one there is no interval, nor where the rate is 0.
+    Numerators, such as env steps, are >= 0, denominators > 0, each of shape (runs,). With one block, or a rate of 0,
+    there is no interval.
 
     Source:
         Cochran, Sampling Techniques (1977), section 6.4.
@@ -246,22 +237,13 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return replace(estimate, value=estimate.value * factor, low=estimate.low * factor, high=estimate.high * factor)
 
 
-def falling(
-    estimate: Estimate, function: Callable[[float], float], *, above: float = 0.0, method: str = ""
-) -> Estimate:
-    """Return a decreasing function of a quantity: its ends change places, an open one stays open.
-
-    Args:
-        estimate: Of the quantity, its value > `above`.
-        function: Decreasing, of numbers > `above`.
-        above: An end that is not above this is open.
-        method: Of the new estimate; empty: the same.
-    """
+def falling(estimate: Estimate, function: Callable[[float], float]) -> Estimate:
+    """Return a decreasing function of a quantity > 0: its ends change places; one that is not above 0 is open."""
     low, high = (
-        function(end) if math.isfinite(end) and end > above else open_
+        function(end) if math.isfinite(end) and end > 0 else open_
         for end, open_ in ((estimate.high, -math.inf), (estimate.low, math.inf))
     )
-    return replace(estimate, value=function(estimate.value), low=low, high=high, method=method or estimate.method)
+    return replace(estimate, value=function(estimate.value), low=low, high=high)
 
 
 def exact(value: float) -> Estimate:

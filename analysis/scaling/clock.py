@@ -210,41 +210,6 @@ def marginal_efficiency(at: Place) -> Estimate | None:
     return scaled(at.gain, 1 / math.log(cpus[0] / cpus[1]))
 
 
-@quantity("strong", "1", "Karp-Flatt fraction", to="base")
-def karp_flatt(at: Place) -> Estimate | None:
-    """(1/S - 1/p) / (1 - 1/p), p = n / n_ref: the serial share implied.
-
-    Source:
-        Karp and Flatt, Communications of the ACM 33 (1990), equation 1.
-    """
-    p = at.num_env_runners / at.reference.num_env_runners
-    if p <= 1:
-        return None
-    method = f"Karp-Flatt of {at.time_ratio.method}"
-    return falling(at.time_ratio, lambda ratio: (1 / ratio - 1 / p) / (1 - 1 / p), method=method)
-
-
-@quantity("strong", "CPU h/h", "CPU-hours per hour saved", to="before")
-def cpu_hours_per_hour_saved(at: Place) -> Estimate | None:
-    """CPU-hours more over hours less than at the next smaller scale; negative where both fall.
-
-    Of several placements of a scale that of the first one.
-    """
-    if at.gain is None or at.before is None or not at.first or at.num_cpus is None or at.before.num_cpus is None:
-        return None
-    return price_of_an_hour(exponential(at.gain), at.before.num_cpus, at.num_cpus)
-
-
-def price_of_an_hour(faster: Estimate, cpus_before: int, cpus: int) -> Estimate | None:
-    """Return (P2 - P1 r) / (r - 1), r the gain in throughput from P1 to P2 CPUs; None where no hour is saved.
-
-    The same steps take t1 = r t2 hours on P1 and t2 on P2: CPU-hours P2 t2 - P1 t1 more over hours t1 - t2 less.
-    """
-    if faster.value <= 1 or cpus < cpus_before:
-        return None
-    return falling(faster, lambda ratio: (cpus - cpus_before * ratio) / (ratio - 1), above=1.0)
-
-
 @quantity("strong", "1", "work of an iteration", to="base")
 def work_ratio(at: Place) -> Estimate:
     """Env steps of an iteration over those at the reference: a runner that cannot divide the batch oversteps it."""
@@ -264,13 +229,9 @@ PHASES = {
     "imbalance": (
         "slowest_runner_time_s - mean_runner_time_s",
         "waiting for the slowest",
-        "from the mean runner to the slowest",
+        "from the mean to the slowest",
     ),
-    "transfer": (
-        "sampling_time_s - slowest_runner_time_s",
-        "collecting samples",
-        "from the slowest runner to its samples",
-    ),
+    "transfer": ("sampling_time_s - slowest_runner_time_s", "collecting samples", "from the slowest to its samples"),
     "learning": ("learning_time_s", "learning", "of the update: connectors, advantages, all epochs"),
     "sync": ("sync_time_s", "synchronisation", "that the weights take to the runners"),
     "rest": (
@@ -285,15 +246,11 @@ SHARES = {name: "share_learn" if name == "learning" else f"share_{name}" for nam
 TIMES = [f"{name}_time_s" for name in ("iteration", "sampling", "slowest_runner", "mean_runner", "learning", "sync")]
 
 
-def _over(at: Place, terms: str, below: str) -> Estimate:
-    return at.over(terms, below)
-
-
 for _name, (_terms, _label, _what) in PHASES.items():
-    _seconds = partial(_over, terms=_terms, below="timed_iterations")
+    _seconds = partial(Place.over, above=_terms, below="timed_iterations")
     declare("phases", f"seconds_{_name}", "s", _label, f"Seconds per iteration {_what}.", _seconds)
 for _name, (_terms, _label, _what) in PHASES.items():
-    _share = partial(_over, terms=_terms, below="iteration_time_s")
+    _share = partial(Place.over, above=_terms, below="iteration_time_s")
     declare("phases", SHARES[_name], "1", _label, f"Share of the iteration {_what}.", _share)
 
 

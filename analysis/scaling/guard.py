@@ -87,17 +87,12 @@ class Refusal:
 
 
 def refusals(
-    measured: pd.DataFrame,
-    *,
-    kind: Literal["strong", "weak"],
-    excluded: Mapping[str, int],
+    measured: pd.DataFrame, *, kind: Literal["strong", "weak"], excluded: Mapping[str, int]
 ) -> tuple[Refusal, ...]:
     """Return the comparisons between scales that are refused, of selected runs with the column `key` of equal workload.
 
-    1. Nothing to compare: no measured run, one run, or one scale; in weak scaling no two scales of equal work.
-    2. In strong scaling a scale that shares no workload with the smallest one: told for the most alike pair of cells.
-    3. There too, the corners of a complete n x batch square (smallest batch at the smallest scale against the largest
-       at the largest): comparable along its sides only, and decomposed.
+    Those are all where there are no two scales (in weak scaling: of equal work); in strong scaling a scale that shares
+    no workload with the smallest one, told for the most alike cells; and the corners of a complete n x batch square.
     """
     present = cells_of(measured)
     scales = sorted({cell.num_env_runners for cell in present})
@@ -121,11 +116,9 @@ def _nothing_to_compare(present: tuple[Cell, ...], excluded: Mapping[str, int]) 
             reason=f"No run is finished with a measured clock ({others}): nothing is known about the scaling of time."
         )
     cell = max(present, key=lambda each: each.n)
-    reason = (
-        f"There is one scale only ({cell.name}; {count(sum(each.n for each in present), 'measured run')}): efficiency "
-        "needs two at equal workload. What can be shown is the time of an iteration and its phases."
-    )
-    return Refusal(first=cell, reason=reason)
+    runs = count(sum(each.n for each in present), "measured run")
+    reason = f"There is one scale only ({cell.name}; {runs}): efficiency needs two at equal workload. "
+    return Refusal(first=cell, reason=f"{reason}What can be shown is the time of an iteration and its phases.")
 
 
 def _most_alike(present: Iterable[Cell], small: int, large: int) -> tuple[Cell, Cell]:

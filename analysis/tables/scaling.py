@@ -63,7 +63,7 @@ def strong_scaling(study: "Study") -> Table:
     notes = _refused(part)
     if not part.rows:
         return _no_efficiency(part, key, title, notes)
-    rest = "marginal_efficiency karp_flatt"
+    rest = "marginal_efficiency"
     wide = pivot(study.frame, f"{STRONG} env_steps_per_s iteration_time_s {rest} work_ratio", key=KEY, runs=RATE)
     for _, row in wide[(wide["work_ratio"] - 1).abs() > OVERSTEPPING].iterrows():
         where = f"{row['workload']}: " if wide["workload"].nunique() > 1 else ""
@@ -71,11 +71,10 @@ def strong_scaling(study: "Study") -> Table:
             f"{where}At {row['num_env_runners']} runners an iteration held {row['work_ratio'] - 1:+.1%} env steps "
             "against the reference: its time is for that much more or less work."
         )
-    if len(negative := wide[(wide["karp_flatt_high"] < 0).fillna(False)]):
+    if len(faster := wide[(wide["efficiency_per_runner_low"] > 1).fillna(False)]):
         notes.append(
-            f"The Karp-Flatt fraction is negative at {listed(negative['num_env_runners'])} runners: faster than the "
-            "added runners can explain, so something else changed too, or a cache began to fit; as a speed-up the "
-            "comparison is invalid."
+            f"The efficiency is above 1 at {listed(faster['num_env_runners'])} runners: faster than the added runners "
+            "can explain, so something else changed too, or a cache began to fit; as a speed-up it is invalid."
         )
     first, last, base = _ends(wide)
     per_cpu = "" if pd.isna(last["efficiency_per_cpu"]) else f" and {told(last, 'efficiency_per_cpu')} per CPU"

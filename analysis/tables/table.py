@@ -93,9 +93,7 @@ def to_latex(table: "Table") -> str:
 def to_html(table: "Table", *, alone: bool = True) -> str:
     """Return a `section` of class `study-table`: conclusion, table, counts, notes.
 
-    Args:
-        table: The table.
-        alone: Whether it stands outside of a report, which names the engine once and has the definitions at its end.
+    A report, in which it is not `alone`, names the engine once and has the definitions at its end.
     """
     key = escape(table.key)
     parts = [f'<section class="study-table" id="{key}">']
@@ -111,9 +109,7 @@ def to_html(table: "Table", *, alone: bool = True) -> str:
 def html_table(table: "Table", *, stacked: bool = False) -> Iterator[str]:
     """Yield the table alone, with a caption and scopes, in a region that scrolls by itself and by keyboard.
 
-    Args:
-        table: The table.
-        stacked: Whether on a phone each row becomes a list of its cells, each with its heading.
+    On a phone each row of a `stacked` one becomes a list of its cells, each with its heading.
     """
     columns, rows, above = table.shown()
     label, kinds = f"{escape(table.key)}-caption", ["number" if each.is_number else "text" for each in columns]
@@ -250,14 +246,9 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column, declared.
+    """A column, declared: its name in the frame, what people see in the head, by default that, and its meaning.
 
-    Attributes:
-        name: In the frame.
-        unit: `1` for a pure number, empty for text.
-        label: What people see in the head; by default the name with spaces.
-        meaning: In a sentence.
-        estimate: Whether its values are estimates.
+    The unit is `1` for a pure number, empty for text.
     """
 
     name: str
@@ -297,10 +288,7 @@ class TableColumn:
 
 
 class Shown(NamedTuple):
-    """The cells of a table as people see them, each a value and its interval.
-
-    `above` tells the columns that have one value in all rows, in a sentence; it is empty where there are none.
-    """
+    """The cells of a table, each a value and its interval; `above` says which columns have one value in all rows."""
 
     columns: list[TableColumn]
     rows: list[list[tuple[str, str]]]
@@ -313,14 +301,10 @@ class Table:
 
     Attributes:
         key: Such as `T2`.
-        title: Of the table.
-        frame: All rows.
-        columns: What people see of the frame.
+        frame, columns: All rows, and what people see of them.
         conclusion: One plain sentence with its interval, or why there is none.
         definitions: What must be known to read it, beside the meaning of each column.
-        notes: What else must be said.
-        n: Runs that the rows rest on.
-        n_failed: Failed runs.
+        n, n_failed: Runs that the rows rest on, and failed ones.
         excluded: Reason -> runs that were left out for it; the failed ones are counted apart.
         command: What to run for a table with rows; empty where it has some, or where no command helps.
         engine: Of the runs, see `study.engine`; empty where the rows are of no run.

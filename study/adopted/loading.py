@@ -25,9 +25,8 @@ from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
 from study.space.parameters import SCALE
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts
 from study.space.space_file import Source, read_space, written
-from study.space.spec import StudySpec
+from study.space.spec import ScriptFacts, StudySpec
 from study.text import listed
 
 TIMEOUT_S = 900.0
@@ -76,19 +75,18 @@ class Adopted:
 # --- a space -------------------------------------------------------------------------------------------------------
 
 
-def load_space(path: str | Path, *, overrides: Sequence[str] = (), new: bool = True) -> StudySpec:
+def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
     """Read a space file; where it names a script, run that in a process of its own, up to where it would train.
 
     Args:
         path: The file, or the name of one in `search_spaces/`.
         overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
-        new: Whether a study is to begin with it: rules that are younger than a study do not stop its resume.
 
     Raises:
         SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema; or its script
             cannot be studied. Carries all faults found.
     """
-    return parse_space(with_script(read_space(path, overrides=overrides)), asked=new)
+    return parse_space(with_script(read_space(path, overrides=overrides)))
 
 
 def with_script(source: Source) -> Source:

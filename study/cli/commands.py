@@ -128,7 +128,7 @@ def run(
     text = as_run(file, overrides_of(set_, trials))
     options = RunOptions(**given, space=config or str(file), space_text=text)
     folder = StudyFolder(options.out / options.name)
-    spec = load(source, set_, trials, new=not (options.resumes and folder.exists()))
+    spec = load(source, set_, trials)
     check_stage(options.until, spec)
     with with_lines(source, set_):
         if not dry_run:
@@ -376,7 +376,7 @@ def export(
         raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix)
     spec = folder.identity().parse()
     if scale is not None or (trial is None and spec.holdup is not None):
-        from study.designs.holdup.export import export_python, export_yaml
+        from study.designs.holdup.certificate import export_python, export_yaml
 
         if scale is None:
             rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."
@@ -489,8 +489,7 @@ def doctor(
     from msgspec.structs import asdict
     from rich.text import Text
 
-    from study.doctor.asking import find_surroundings
-    from study.doctor.checks import judge
+    from study.doctor import find_surroundings, judge
 
     console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
     with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
@@ -575,7 +574,7 @@ def pack(
 @app.command(epilog=examples("python -m study schema"))
 def schema() -> None:
     """Print every field of a space file, as Markdown."""
-    from study.space.reference import field_reference
+    from study.space.parsing import field_reference
 
     write(field_reference())
 

@@ -10,19 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from study.machine.shape import ClusterShape
-from study.planning import Plan, TrialKind, TrialNeeds, check_objective
+from study.planning import Plan, TrialKind, TrialNeeds
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Record, StageDecided, TrialRequest, TrialStarted, digest_of
-from study.space.parameters import SCALE, Value
+from study.space.parameters import Value
 from study.space.sections import LEARNERS
-from study.space.settings import rounded, runnable
+from study.space.settings import fitted, rounded
 from study.space.spec import Execution, StudySpec
 from study.text import count
 
 
 class Course:
-    """The course of one session of a study: what is decided when trials end. As it is, nothing: all trials are known.
+    """What is decided when trials of a session end. As it is, nothing: all trials are known.
 
     A kind of study whose later trials depend on the earlier ones overrides it.
     """
@@ -76,7 +76,6 @@ class Design(Protocol):
         Raises:
             ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
         """
-        check_objective(spec, cluster)
         kinds = tuple(TrialNeeds.of(kind, cluster) for kind in self.kinds(spec))
         return Plan(requests=self.requests(spec, decisions), kinds=kinds, cluster=cluster)
 
@@ -91,12 +90,8 @@ class Design(Protocol):
     ) -> Course:
         """Return what steers a session.
 
-        Args:
-            spec: The space.
-            ledger: The state that the records have led to.
-            append: Writes a record and applies it to the ledger.
-            until: Last of `stages` to run; None runs all.
-            announce: Tells the person something that they should keep.
+        `append` writes a record and applies it to the ledger; `until` is the last of `stages` to run, None runs all;
+        `announce` tells the person something that they should keep.
         """
         return Course()
 
@@ -130,24 +125,15 @@ def start_of(
 ) -> TrialStarted:
     """Return the record of the start of a trial, with RLlib's parameters, and of a stage the complete setting too.
 
-    Args:
-        spec: The space.
-        request: What was asked for.
-        proposed: The tuned parameters as the sampler proposed them; not looked at where the request has a setting.
-        optuna_number: Number among the trials that the sampler knows, from 0, in the order of proposals.
-        attempt: From 1.
-        num_cpus: CPUs that it reserves.
-        execution: Whether its runners are real.
+    `proposed` and `optuna_number` are the sampler's: tuned parameters, and the number of the proposal from 0. They are
+    not looked at where the request has a setting.
     """
-    scale = {SCALE: request.num_env_runners}
-    rule, written = dict[str, Value](), tuple(request.given)
+    rule = dict(request.setting or rounded(spec, proposed, request.num_env_runners))
+    setting = fitted(spec, rule, request.num_env_runners)
     if request.setting is not None:
         proposed, optuna_number = {}, None
-        rule, written = dict(request.setting), tuple(request.setting)
-    elif request.stage is not None:
-        rule = rounded(spec, {**proposed, **scale}, written=written)
-        rule.pop(SCALE)
-    setting = runnable(spec, {**(rule or proposed), **scale}, written=written)
+    elif request.stage is None:
+        rule = {}
     if request.num_learners is not None:
         setting[LEARNERS] = request.num_learners
     return TrialStarted(

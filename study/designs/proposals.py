@@ -10,10 +10,10 @@ there are few, each scored against the median of its own scale. It costs the sam
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
@@ -36,15 +36,15 @@ AT_MOST = 200
 """Scored trials of a scale beyond which the oldest are left out."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
-    """What is known of one setting at one scale."""
+class Observation(NamedTuple):
+    """What is known of one setting at one scale: its tuned parameters as proposed, and what it is worth.
+
+    `value` is None while the trial runs. A failure scores 0, and the model keeps away from there.
+    """
 
     num_env_runners: int
     params: Mapping[str, Value]
-    """The tuned parameters, as proposed."""
     value: float | None
-    """None while the trial runs. A failure scores 0, and the model keeps away from there."""
 
 
 class Proposer:
@@ -73,10 +73,9 @@ class Proposer:
         earlier = self._ledger.rows.get(request.trial)
         if earlier is not None and earlier.optuna_number is not None:
             return dict(earlier.proposed), earlier.optuna_number
-        values = propose(
+        values = request.given or propose(
             self._spec.search.sampler,
             num_env_runners=request.num_env_runners,
-            given={name: value for name, value in request.given.items() if name in self._tuned},
             space=self._tuned,
             observations=self._observations(known),
             index=request.index_at_scale,
@@ -110,7 +109,6 @@ def propose(
     sampler: Sampler,
     *,
     num_env_runners: int,
-    given: Mapping[str, Value],
     space: Mapping[str, BaseDistribution],
     observations: Sequence[Observation],
     index: int,
@@ -118,17 +116,9 @@ def propose(
 ) -> dict[str, Value]:
     """Return values for all parameters of `space` at a scale.
 
-    Args:
-        sampler: The space's sampler; one that is not `tpe` learns nothing from the observations.
-        num_env_runners: The dealt scale.
-        given: Parameters that a baseline or the grid fixes.
-        space: The tuned parameters.
-        observations: All trials so far, oldest first.
-        index: Number of this trial among those of its scale, from 0: no proposal is ever made twice.
-        seed: Of the study.
+    A sampler that is not `tpe` learns nothing from the observations, which are all trials so far, the oldest first.
+    `index` is the number of this trial among those of its scale, from 0: no proposal is ever made twice.
     """
-    if set(given) == set(space):
-        return dict(given)
     # A seed for each proposal, so that a resumed study neither repeats nor changes any. NumPy's old generator draws
     # alike for seeds that are near each other.
     mixed = int(np.random.SeedSequence((seed, num_env_runners, index)).generate_state(1)[0])
@@ -136,14 +126,13 @@ def propose(
     tpe = TPESampler(seed=mixed, multivariate=True, constant_liar=True)
     study = optuna.create_study(direction="maximize", sampler=tpe if sampler == "tpe" else RandomSampler(seed=mixed))
     modelled = nearest(observations, num_env_runners) if sampler == "tpe" else []
-    scored: dict[int, list[float]] = {each.num_env_runners: [] for each in modelled}
+    scored = defaultdict[int, list[float]](list)
     for each in modelled:
         scored[each.num_env_runners] += [] if each.value is None else [each.value]
     for each in modelled:
         value = None if each.value is None else each.value - statistics.median(scored[each.num_env_runners])
         state = TrialState.RUNNING if value is None else TrialState.COMPLETE
         study.add_trial(create_trial(state=state, value=value, params=dict(each.params), distributions=dict(space)))
-    study.enqueue_trial(dict(given))
     return dict(study.ask(dict(space)).params)
 
 

@@ -15,9 +15,9 @@ from study.designs.base import Design
 from study.planning import TrialKind
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
-from study.space.domains import Choices
-from study.space.parameters import SCALE
-from study.space.settings import beyond_space
+from study.space.domains import Choices, Range
+from study.space.parameters import NAMES, SCALE, Value
+from study.space.settings import overlay
 from study.space.spec import StudySpec
 
 
@@ -46,8 +46,10 @@ class Search(Design):
 def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
     seed, limit = spec.search.seeds[0], spec.budget.iterations
     for baseline in spec.search.baselines:
-        setting = beyond_space(spec, baseline.parameters)
-        given = {name: value for name, value in baseline.parameters.items() if name in spec.tuned and setting is None}
+        given = {name: value for name, value in baseline.parameters.items() if name != SCALE}
+        around = default_setting(spec)
+        if "lr" in given:  # that which runs
+            around.pop("lr_scaling_exponent", None)
         for scale in spec.scales:
             if baseline.parameters.get(SCALE) in (None, scale):
                 yield TrialRequest(
@@ -55,8 +57,7 @@ def _baselines(spec: StudySpec) -> Iterator[TrialRequest]:
                     iterations=limit,
                     seed=seed,
                     name=baseline.name,
-                    given=given,
-                    setting=setting,
+                    setting=overlay(around, given),
                 )
 
 
@@ -80,37 +81,42 @@ def _grid(spec: StudySpec) -> Iterator[TrialRequest]:
             yield TrialRequest(num_env_runners=num_env_runners, iterations=iterations, seed=seed, given=given)
 
 
+def default_setting(spec: StudySpec) -> dict[str, Value]:
+    """Return this project's defaults where the space allows them, else its middle."""
+    chosen = {name: NAMES[name].kind(_typical(domain, NAMES[name].default)) for name, domain in spec.tuned.items()}
+    return {**spec.fixed, **chosen}
+
+
+def _typical(domain: Choices | Range, default: Value | None) -> Value:
+    if isinstance(domain, Choices):
+        ordered = sorted(domain.choices)
+        return default if default is not None and default in ordered else ordered[len(ordered) // 2]
+    if default is not None and domain.low <= default <= domain.high:
+        return default
+    if domain.log:
+        return float((domain.low * domain.high) ** 0.5)
+    return (domain.low + domain.high) / 2
+
+
 # --- what a trial is worth --------------------------------------------------------------------------------------------
-
-PRICES = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target")
-"""Objectives that are a price of reaching the target."""
-
-TYPICAL_STEP_S = 1e-4
-"""Seconds that an environment step takes here, sampling and learning: where prices differ most in worth."""
 
 
 def merit(spec: StudySpec, row: TrialRow) -> float:
-    """Return what a trial is worth: its score, or how cheaply it reached the target.
+    """Return what a trial is worth: its score, or how soon it reached the target.
 
-    A price p becomes 0.5 + 0.5 / (1 + p / unit), with one unit for the whole study: in (0.5, 1], and the cheaper the
-    more. A trial that never reached the target is worth less than half, by its score, so that the search has a slope to
-    climb there too. Without scores a return takes its place, squeezed into (0, 1) in its order. A failed trial is
-    worth 0.
+    Steps to the target become 0.5 + 0.5 / (1 + steps / budget): in (0.5, 1], and the fewer the more. A trial that never
+    reached the target is worth less than half, by its score, so that the search has a slope to climb there too. Without
+    scores a return takes its place, squeezed into (0, 1) in its order. A failed trial is worth 0.
     """
     score = row.summary.get("score")
     if not spec.is_scored and (final := row.summary.get("final_return")) is not None:
         score = _squeezed(final)
     if row.status != "finished" or score is None or not math.isfinite(score):
         return 0.0
-    objective = spec.search.objective
-    if objective not in PRICES:
+    if spec.search.objective == "final_return":
         return score
-    price = row.summary.get(objective)
-    if price is None:
-        return min(score, 1.0) * 0.49
-    steps = spec.budget.env_steps or 10**6
-    unit = steps if objective == "env_steps_to_target" else steps * TYPICAL_STEP_S
-    return 0.5 + 0.5 / (1 + price / unit)
+    steps = row.summary.get("env_steps_to_target")
+    return min(score, 1.0) * 0.49 if steps is None else 0.5 + 0.5 / (1 + steps / (spec.budget.env_steps or 10**6))
 
 
 def _squeezed(final_return: float) -> float:
@@ -122,13 +128,3 @@ def _squeezed(final_return: float) -> float:
 
 _TYPICAL = 5.0
 """Logarithm of a return of about 150, around which returns differ most in worth."""
-MOST_COLLAPSE = 0.3
-"""Score that a policy may lose between its best evaluation and the end."""
-FEWEST_UPDATES = 20
-"""Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
-
-
-def score_lost(row: TrialRow, spec: StudySpec) -> float | None:
-    """Return the score of the best evaluation less that at the end; None where one is not known."""
-    peak, final = row.summary.get("peak_return"), row.summary.get("final_return")
-    return None if peak is None or final is None or not spec.is_scored else spec.score(peak) - spec.score(final)

@@ -84,11 +84,7 @@ def in_block(
 ) -> list[Point]:
     """Return one block: the base, every point in random order, the base again.
 
-    Args:
-        points: What is run once.
-        base: What begins and ends the block.
-        rng: Of this block.
-        together: Points of an equal key follow one another, the keys in random order too.
+    Points of which `together` returns an equal key follow one another, the keys in random order too.
     """
     order = [points[at] for at in rng.permutation(len(points))]
     keys = list(dict.fromkeys(map(together, points)))

@@ -22,8 +22,7 @@ from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import RESTORE
-from study.space.script import what_changed
-from study.space.spec import NOT_IDENTITY, StudySpec, as_of_now
+from study.space.spec import StudySpec, as_of_now, what_changed
 from study.text import count
 
 Address = Annotated[
@@ -179,7 +178,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], place: str = "") -> Iterator[str]:
     for key in sorted(old.keys() | new.keys()):
         before, after = old.get(key), new.get(key)
-        if (place, key) in (*NOT_IDENTITY, ("", "description")) or before == after:  # these may change
+        if (place, key) in (("search", "num_trials"), ("", "description")) or before == after:  # these may change
             continue
         if isinstance(before, dict) and isinstance(after, dict):
             yield from (f"{key}.{name}" for name in _differences(before, after, key))

@@ -31,9 +31,9 @@ from study.machine.cluster import (
     private_ray,
     resolve_address,
     servers_of_ray,
-    tune_storage,
     watching_ray,
 )
+from study.machine.host import own_folder
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import MirrorProcess, MirrorReport
@@ -268,9 +268,9 @@ class _Session:
         """
         while not conductor.exhausted:
             reuse, reason = conductor.queue.begin_part(), "Ray Tune ended early."
-            with tune_storage() as storage:
+            with own_folder("rt") as storage:  # what Tune writes; nothing is read back
                 try:
-                    self._tuner(conductor, storage, reuse=reuse).fit()
+                    self._tuner(conductor, str(storage), reuse=reuse).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                     reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self.display.note(reason)

@@ -22,10 +22,9 @@ from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit
 from study.space.parsing import parse_space
-from study.space.script import what_changed
 from study.space.settings import spec_of
 from study.space.space_file import find_space, read_space
-from study.space.spec import StudySpec
+from study.space.spec import StudySpec, what_changed
 from study.statistics import Estimate, mean_interval, rate_interval
 from study.text import count, spans
 from study.trial.policy import STATE_FILE

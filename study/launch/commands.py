@@ -28,7 +28,6 @@ from study.options import (
     examples,
     load,
     one_space,
-    seconds,
     with_options_of,
 )
 from study.records.files import write_atomically
@@ -80,33 +79,22 @@ def launch(
     file = find_space(one_space(named or None, space))
     spec = load(str(file), set_, trials)
     check_stage(until, spec)
-    arguments = {
-        "--tracking-uri": asked_uri(tracking_uri),
-        "--optuna-storage": optuna_storage,
-        "--until": until,
-        "--trials": trials,
-    }
-    given = [word for option, value in arguments.items() if value is not None for word in (option, str(value))]
+    arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
+    arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}
+    given = [word for option, value in arguments.items() if value is not None for word in (option, value)]
     given += [*(["--tensorboard"] if tensorboard else []), *(word for each in set_ or [] for word in ("--set", each))]
     workdir = Path(options["workdir"] or Path.cwd())
     if where in BATCH:  # which share files with this machine
         workdir = workdir.absolute()
         options["out"] = str(workdir / options["out"])
     options |= {"workdir": str(workdir), "name": checked_name(options["name"] or file.stem)}
-    text = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
-    job = Job(
-        launcher=where,
-        space=str(file.resolve()),
-        space_text=text,
-        arguments=tuple(given),
-        scheduler_options=passed_on,
-        **options,
-    )
+    options["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
+    words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": passed_on}
+    job = Job(launcher=where, space=str(file.resolve()), **words_, **options)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
         raise wrong_option("--walltime", rule=rule, got=job.walltime, fix="Raise it.")
-    seconds(job.wait, "--wait")
     raise typer.Exit(start(LAUNCHERS[where](job, folder), spec, only_print=print_))
 
 
@@ -122,12 +110,7 @@ def _check_options(context: typer.Context, where: str) -> None:
 
 
 def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
-    """Show what a job will be, and submit it or run it here; return the exit code.
-
-    Raises:
-        LaunchError: The scheduler refuses it, or does not say whether it took it.
-        ClusterError: The space's largest trial does not fit the nodes.
-    """
+    """Show what a job will be, and submit it or run it here; return the exit code."""
     _say_plan(launcher, spec)
     job, folder = launcher.job, launcher.folder
     texts = {JOB_FILE: msgspec.json.format(msgspec.json.encode(job), indent=1).decode()}

@@ -55,7 +55,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ""
     python: Annotated[str, typer.Option(help="Interpreter on every node; by default this one.")] = sys.executable
     activate: Annotated[str, typer.Option(help="Shell line before it, e.g. 'module load python'.")] = ""
-    wait: Annotated[str, typer.Option(help="How long Ray may take to start on all nodes.")] = "5m"
 
     @property
     def study(self) -> str:
@@ -86,12 +85,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Host(msgspec.Struct, frozen=True):
-    """One machine of a job."""
+    """A machine of a job, by the name that remote commands know, and its CPUs; None: the host counts its own cores."""
 
     name: str
-    """As remote commands know it."""
     num_cpus: int | None = None
-    """CPUs of the job there; None if unknown: then the host counts its own cores."""
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:

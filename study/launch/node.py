@@ -27,7 +27,7 @@ import msgspec
 
 from study.errors import ExitCode, LaunchError, StudyError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
-from study.machine.host import num_cores, own_folder, short_temporary_folder
+from study.machine.host import num_cores, own_folder
 
 UP = "@ray-is-up "
 """How the line begins that says where a node of Ray listens, as JSON."""
@@ -77,7 +77,7 @@ def main() -> int:
     threading.Thread(target=read, daemon=True).start()
     try:
         task = msgspec.json.decode(line, type=Task)
-        with own_folder(short_temporary_folder(), "rl") as folder:
+        with own_folder("rl") as folder:
             return (_run_command if task.command else _run_ray)(task, folder, ended)
     except msgspec.DecodeError as error:
         _say(f"the supervisor must be of the same version: {error}")
@@ -94,15 +94,10 @@ def _say(line: str) -> None:
 
 def _start(words: list[str], variables: Mapping[str, str], output: IO[Any]) -> "subprocess.Popen[bytes]":
     """Start a child that the kernel tells to end when the main thread of this process does."""
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        env=dict(variables),
-        start_new_session=True,  # a signal to the job's group must not end Ray before the study
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
-    )
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+    pipes["preexec_fn"] = lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    # In a session of its own: a signal to the job's group must not end Ray before the study.
+    return subprocess.Popen(words, env=dict(variables), start_new_session=True, **pipes)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -192,11 +187,7 @@ def last_lines(folder: Path) -> str:
 
 
 def own_address(peer: str) -> str:
-    """Return the address from which this host reaches another one of the job; loopback where there is none.
-
-    Raises:
-        LaunchError: No way leads to it.
-    """
+    """Return the address from which this host reaches another one of the job; loopback where there is none."""
     if not peer:
         return "127.0.0.1"
     # The second address belongs to nobody (RFC 5737): `peer` may be a name that only ssh knows. Nothing is sent.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from study.errors import ExitCode, LaunchError
-from study.launch.job import JOB_FILE, SCRIPT, Host, Job, parse_hosts
+from study.launch.job import BATCH, JOB_FILE, SCRIPT, Host, Job, parse_hosts
 
 NOTICE_S = 120
 """So many seconds before its end a job gets a signal; perhaps a minute earlier."""
@@ -67,20 +67,17 @@ class Launcher:
     """Finds the job's id in what the submission prints: a line of its own, since a site may print others before it."""
 
     def __init__(self, job: Job, folder: Path, variables: Mapping[str, str] = os.environ) -> None:
-        """Read nothing yet.
-
-        Args:
-            job: The launch.
-            folder: The job's folder, with its script.
-            variables: Environment of this process; inside a job with those that the scheduler has set.
-        """
+        """Read nothing yet: `folder` is that of the job, `variables` are those that a scheduler sets in a job."""
         self.job, self.folder, self._variables = job, folder, variables
 
     # --- on the person's machine -------------------------------------------------------------------------------
 
     def planned_cpus(self) -> list[int | None]:
         """Return the CPUs of each host, the head first; None where they are not known before the job runs."""
-        return [self.job.cpus_per_node or host.num_cpus for host in parse_hosts(self.job.hosts)]
+        job = self.job
+        if job.launcher in BATCH:
+            return [job.cpus_per_node] * job.nodes
+        return [job.cpus_per_node or host.num_cpus for host in parse_hosts(job.hosts)]
 
     def directives(self) -> list[str]:
         """Return the lines of the script that ask for name, size, walltime, log, signal and requeueing."""
@@ -115,22 +112,14 @@ class Launcher:
     # --- inside the job ----------------------------------------------------------------------------------------
 
     def variable(self, name: str) -> str:
-        """Return a variable that the scheduler sets in a job.
-
-        Raises:
-            LaunchError: This is not inside a job.
-        """
+        """Return a variable that the scheduler sets in a job; raises `LaunchError` outside of one."""
         if not (value := self._variables.get(name)):
             rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
             raise LaunchError(where=self.job.launcher, rule=rule, got=f"no {name}", fix=fix)
         return value
 
     def allocation(self) -> Allocation:
-        """Return what the job has.
-
-        Raises:
-            LaunchError: This is not inside a job.
-        """
+        """Return what the job has; raises `LaunchError` outside of one."""
         return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
@@ -144,10 +133,7 @@ class Launcher:
         return True
 
     def resubmit(self, started_at: float) -> int:
-        """Queue the study again and return the exit code of this job. The last thing that a job does.
-
-        Args:
-            started_at: When this job began, seconds since the epoch.
+        """Queue the study again and return the exit code of this job, which began so many seconds after the epoch.
 
         Raises:
             LaunchError: The scheduler refuses.
@@ -160,9 +146,6 @@ class Slurm(Launcher):
 
     submit_words = ("sbatch", "--parsable")
     id_pattern = r"^(\d+)(?:;\S+)?\s*$"
-
-    def planned_cpus(self) -> list[int | None]:  # noqa: D102
-        return [self.job.cpus_per_node] * self.job.nodes
 
     def directives(self) -> list[str]:  # noqa: D102
         job = self.job
@@ -181,10 +164,10 @@ class Slurm(Launcher):
         job = self.variable("SLURM_JOB_ID")
         names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
         counts = expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
+        ends_at: float | None = None
         if (end := self._variables.get("SLURM_JOB_END_TIME", "")).isdigit():
-            ends_at: float | None = float(end)
+            ends_at = float(end)
         else:
-            ends_at = None
             with contextlib.suppress(ValueError):  # UNLIMITED, NONE
                 said = ask("squeue", "-h", "-j", job, "-o", "%e").strip()
                 ends_at = datetime.datetime.fromisoformat(said).timestamp()
@@ -229,9 +212,6 @@ class Oar(Launcher):
 
     submit_words = ("oarsub", "-S")
     id_pattern = r"OAR_JOB_ID=(\d+)"
-
-    def planned_cpus(self) -> list[int | None]:  # noqa: D102
-        return [self.job.cpus_per_node] * self.job.nodes
 
     def directives(self) -> list[str]:  # noqa: D102
         job, log = self.job, f"{self.folder}/job-%jobid%.log"

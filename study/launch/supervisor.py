@@ -31,22 +31,20 @@ from study.errors import ExitCode, LaunchError, StudyError
 from study.launch.job import BATCH, Host, Job
 from study.launch.node import SIGNALS, UP, Task
 from study.launch.schedulers import LAUNCHERS, Launcher
-from study.options import seconds
 from study.records.folder import StudyFolder
 from study.records.records import StudyClosed, StudyOpened, TrialEnded, read_lines
 from study.text import count
 
+START_TIMEOUT_S = 600.0
+"""How long Ray may take to start on all hosts: network file systems are slow."""
 LEAST_S = 30.0
 """With less time left than this, a study is not even begun."""
 MARGIN_S = 90.0
 """So long before the walltime the study ends itself."""
 NEAR_THE_END_S = 180.0
 """A signal with less time left than this announces the end of the walltime."""
-DRIVER_TIMEOUT_S = 75.0
-"""How long a driver may take to end after a signal: it ends itself within `study.driver.signals.ANSWER_S`, and its
-agent kills it after a minute."""
-NODE_TIMEOUT_S = 70.0
-"""How long an agent may take to end a node of Ray."""
+AGENT_TIMEOUT_S = 75.0
+"""How long an agent may take to end a driver or a node of Ray, which it kills after a minute."""
 LOOK_AT_LINES = "Look in these lines for what it lacked, such as memory, disk, time or a port, and launch again."
 
 
@@ -54,11 +52,7 @@ class Agent:
     """A program on a host that ends when this object is stopped, or this process dies."""
 
     def __init__(self, launcher: Launcher, host: Host, task: Task, inbox: "queue.SimpleQueue[Event]") -> None:
-        """Start it; each line that it prints, and at the end its exit code, goes to the inbox.
-
-        Raises:
-            LaunchError: There is no such remote shell.
-        """
+        """Start it; each line that it prints, and at the end its exit code, goes to the inbox."""
         self.host, job = host.name, launcher.job
         self.started: dict[str, Any] = {}
         """What its node of Ray said when it had started; empty before."""
@@ -66,17 +60,10 @@ class Agent:
         self._inbox = inbox
         program = f"exec {shlex.quote(job.python)} -u -m study.launch.node"  # nothing secret is in it
         line = " && ".join(filter(None, [f"cd {shlex.quote(job.workdir)}", job.activate, program]))
-        try:
-            self._process = subprocess.Popen(
-                launcher.remote_shell(host, line),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # not ended by Ctrl-C, which is for the supervisor to order
-            )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        pipes |= {"text": True, "encoding": "utf-8", "errors": "replace"}
+        try:  # in a session of its own: not ended by Ctrl-C, which is for the supervisor to order
+            self._process = subprocess.Popen(launcher.remote_shell(host, line), start_new_session=True, **pipes)
         except OSError as error:
             rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
             raise LaunchError(where=self.host, rule=rule, got=error, fix=fix) from error
@@ -89,9 +76,8 @@ class Agent:
 
     def error(self, rule: str) -> LaunchError:
         """Return the error that its end is, with its last lines; a fix of its own comes first."""
-        return LaunchError(
-            where=self.host, rule=rule, got=self.reason, fix="" if "Fix: " in self.reason else LOOK_AT_LINES
-        )
+        fix = "" if "Fix: " in self.reason else LOOK_AT_LINES
+        return LaunchError(where=self.host, rule=rule, got=self.reason, fix=fix)
 
     @property
     def reason(self) -> str:
@@ -173,7 +159,7 @@ class Supervisor:
             LaunchError: It does not come up; says on which host and why.
         """
         head, *workers = self._hosts
-        deadline = time.monotonic() + seconds(self._job.wait, "--wait")
+        deadline = time.monotonic() + START_TIMEOUT_S
         self._start_node(head, peer=workers[0].name if workers else "")
         if not self._await_started(deadline):
             return False
@@ -213,8 +199,8 @@ class Supervisor:
         """Return whether all nodes have started; False where a signal came first."""
         while missing := [agent.host for agent in self._nodes if not agent.started]:
             if (event := self._next(deadline)) is None:
-                rule = f"Ray must start there within --wait {self._job.wait}"
-                fix = "Raise --wait where file systems are slow, or copy the environment to each host in --activate."
+                rule = f"Ray must start there within {START_TIMEOUT_S:g} s"
+                fix = "Where file systems are slow, copy the environment to each host in --activate."
                 raise LaunchError(where=", ".join(missing), rule=rule, fix=fix)
             agent, said = event
             if agent is None:
@@ -234,7 +220,7 @@ class Supervisor:
             for agent in group:
                 agent.stop()
             for agent in group:
-                agent.wait(NODE_TIMEOUT_S)
+                agent.wait(AGENT_TIMEOUT_S)
 
     # --- the study ---------------------------------------------------------------------------------------------
 
@@ -280,7 +266,7 @@ class Supervisor:
                 note("This job ends: the study goes on in the next one.")
             if give_up_at == math.inf and (self._signals or self._is_broken):
                 driver.stop()
-                give_up_at = time.monotonic() + DRIVER_TIMEOUT_S
+                give_up_at = time.monotonic() + AGENT_TIMEOUT_S
         driver.wait(0)
         return ExitCode.STOPPED
 

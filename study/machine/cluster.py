@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 from study.errors import ClusterError
-from study.machine.host import own_folder, short_temporary_folder, this_node
+from study.machine.host import own_folder, this_node
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
 
@@ -119,11 +119,7 @@ def resolve_address(address: str | None) -> str | None:
 
 
 def check_address(address: str, source: str = "--address") -> None:
-    """Check that an address is host:port, and that a server accepts a connection there.
-
-    Args:
-        address: The address.
-        source: The option or the variable that it is from.
+    """Check that an address, of an option or a variable, is host:port, and that a server accepts a connection there.
 
     Raises:
         ClusterError: It does not; says what to check.
@@ -203,22 +199,20 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
         environment({**PRIVATE_ENVIRONMENT, **token, **TUNE_ENVIRONMENT, "RAY_ADDRESS": None}),
         authentication_as_in_environment(),
         loopback_only(),
-        own_folder(short_temporary_folder(), "rs") as folder,
+        own_folder("rs") as folder,
     ):
         import ray
 
         shape = ClusterShape(nodes=(this_node(num_cpus),))
         try:
-            with own_signal_handlers():
-                ray.init(
-                    address="local",
-                    num_cpus=num_cpus,
-                    num_gpus=shape.num_gpus,  # what the plan was made for
-                    include_dashboard=False,
-                    **_logging(verbose),
-                    _temp_dir=f"{folder}/r",  # Ray opens its folder to everybody, ours around it stays closed
-                )
-            _quieten(verbose)
+            _started(
+                verbose,
+                address="local",
+                num_cpus=num_cpus,
+                num_gpus=shape.num_gpus,  # what the plan was made for
+                include_dashboard=False,
+                _temp_dir=f"{folder}/r",  # Ray opens its folder to everybody, ours around it stays closed
+            )
         except Exception as error:
             rule = "a private Ray must start on this machine"
             fix = f"Check free memory, /dev/shm, `ulimit -v` and `ulimit -f`, and that 127.0.0.1 answers; {folder}."
@@ -229,21 +223,15 @@ def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShap
             ray.shutdown()
 
 
-def _logging(verbose: bool) -> dict[str, Any]:
-    return {"log_to_driver": verbose, "logging_level": logging.INFO if verbose else logging.ERROR}
+def _started(verbose: bool, **options: Any) -> None:
+    """Call `ray.init`, and keep Tune's own reports off the screen: what matters of them is in the records."""
+    import ray
 
-
-def _quieten(verbose: bool) -> None:
-    """Keep Tune's own reports off the screen: what matters of them is in the records and in the study's messages."""
+    level, quiet = (logging.INFO, logging.INFO) if verbose else (logging.ERROR, logging.CRITICAL)
+    with own_signal_handlers():
+        ray.init(**options, log_to_driver=verbose, logging_level=level)
     for name in ("ray.tune", "ray.train", "ray.air"):
-        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def tune_storage() -> Iterator[str]:
-    """Yield a folder for what Tune writes; nothing is ever read back."""
-    with own_folder(short_temporary_folder(), "rt") as folder:
-        yield str(folder)
+        logging.getLogger(name).setLevel(quiet)
 
 
 # --- a live Ray ------------------------------------------------------------------------------------------------------
@@ -255,11 +243,8 @@ def joined_ray(
 ) -> Iterator[ClusterShape]:
     """Join a live Ray, yield its shape, leave it as it was found.
 
-    Args:
-        address: What `resolve_address` returned.
-        runtime_env: What its nodes need for this job, as `study.machine.shipping` returns it.
-        verbose: Show the logs of Ray and of the trials.
-        asks_nodes: Whether to ask the nodes about themselves; else the shape is empty.
+    `runtime_env` is what its nodes need for this job, as `study.machine.shipping` returns it. With `verbose` the logs
+    of Ray and of the trials are shown; the shape is empty where nodes are not asked.
 
     Raises:
         ClusterError: It refuses us, or a node does not answer.
@@ -272,14 +257,8 @@ def joined_ray(
         import ray
 
         try:
-            with own_signal_handlers():
-                ray.init(
-                    address=address,
-                    runtime_env=None if runtime_env is None else dict(runtime_env),
-                    **_logging(verbose),
-                    namespace=f"study-{os.getpid()}",
-                )
-            _quieten(verbose)
+            given = None if runtime_env is None else dict(runtime_env)
+            _started(verbose, address=address, runtime_env=given, namespace=f"study-{os.getpid()}")
         except (Exception, SystemExit) as error:  # Ray exits the process when a handshake fails
             raise _refused(address, _last_line(error)) from error
         try:
@@ -326,16 +305,6 @@ def _read_shape() -> ClusterShape:
     return ClusterShape(nodes=tuple(nodes))
 
 
-def servers_of_ray() -> dict[str, str]:
-    """Return what this driver cannot do without, as host:port: the head of its cluster and the raylet of its node."""
-    import ray
-
-    context = ray.get_runtime_context()
-    here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
-    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
-    return {"the head of the Ray cluster": context.gcs_address, "the raylet of this machine": raylet}
-
-
 def _last_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else 'no message'}"
@@ -349,23 +318,30 @@ PATIENCE_S = 30.0
 """How long it may be away: Ray itself gives up after 60 s (`RAY_gcs_rpc_server_reconnect_timeout_s`)."""
 
 
+def servers_of_ray() -> dict[str, str]:
+    """Return what this driver cannot do without, as host:port: the head of its cluster and the raylet of its node."""
+    import ray
+
+    context = ray.get_runtime_context()
+    here = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+    return {"the head of the Ray cluster": context.gcs_address, "the raylet of this machine": raylet}
+
+
 @contextlib.contextmanager
 def watching_ray(servers: Mapping[str, str], on_lost: Callable[[str], None]) -> Iterator[None]:
-    """Watch meanwhile, in a thread, whether Ray's servers still take connections.
-
-    Args:
-        servers: What each server is to this driver -> host:port.
-        on_lost: Called once, in another thread, with what happened.
-    """
+    """Watch meanwhile, in a thread, whether servers still take connections; call `on_lost` once with what happened."""
     ended = threading.Event()
 
     def watch() -> None:
         seen = dict.fromkeys(servers, time.monotonic())
         while not ended.wait(PERIOD_S):
             for name, address in servers.items():
-                if _answers(address):
+                host, _, port = address.rpartition(":")
+                with contextlib.suppress(OSError):
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=PERIOD_S).close()
                     seen[name] = time.monotonic()
-                elif time.monotonic() - seen[name] > PATIENCE_S and not ended.is_set():
+                if time.monotonic() - seen[name] > PATIENCE_S and not ended.is_set():
                     on_lost(f"{name} ({address}) has not answered for {PATIENCE_S:g} s")
                     return
 
@@ -374,10 +350,3 @@ def watching_ray(servers: Mapping[str, str], on_lost: Callable[[str], None]) -> 
         yield
     finally:
         ended.set()
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=PERIOD_S):
-        return True
-    return False

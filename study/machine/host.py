@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -32,22 +32,13 @@ _LONGEST_TMPDIR = 20
 
 
 def this_node(at_least: int = 0) -> NodeShape:
-    """Return this host as the one node of a private Ray.
+    """Return this host as the one node of a private Ray, which hands out `at_least` so many CPUs.
 
-    Args:
-        at_least: CPUs that Ray hands out, where the host has fewer cores: a study then runs on any host, and the
-            timings of trials with more processes than cores say so.
+    With fewer cores a study runs too, and the timings of trials with more processes than cores say so.
     """
-    cores = num_cores()
-    total_mb, _ = memory_mb()
-    return NodeShape(
-        address=LOCAL,
-        num_cpus=max(cores, at_least),
-        physical_cpus=cores,
-        memory_mb=total_mb,
-        num_gpus=count_gpus(),
-        niceness=os.getpriority(os.PRIO_PROCESS, 0),
-    )
+    cores, niceness = num_cores(), os.getpriority(os.PRIO_PROCESS, 0)
+    about: dict[str, Any] = {"address": LOCAL, "num_gpus": count_gpus(), "niceness": niceness}
+    return NodeShape(num_cpus=max(cores, at_least), physical_cpus=cores, memory_mb=memory_mb()[0], **about)
 
 
 # --- identity --------------------------------------------------------------------------------------------------------
@@ -68,12 +59,10 @@ SCHEDULERS = {
 
 
 class BatchJob(NamedTuple):
-    """A batch job, seen from inside."""
+    """A batch job, seen from inside: one of `SCHEDULERS`, and its identifier there, the pod's name in Kubernetes."""
 
     scheduler: str
-    """One of `SCHEDULERS`."""
     id: str
-    """The scheduler's identifier; the pod's name in Kubernetes."""
 
 
 def current_job(variables: Mapping[str, str] = os.environ) -> BatchJob | None:
@@ -102,10 +91,7 @@ def read_text(file: Path) -> str:
 
 
 def num_cores() -> int:
-    """Return the cores that a study can use here, at least 1.
-
-    They are the least of the distinct cores of this process's affinity and the quotas of its control groups.
-    """
+    """Return the cores that a study can use here: those of this process's affinity, or fewer by quotas; at least 1."""
     cores, quota = len(cores_of(usable_cpus())), cpu_quota()
     return cores if quota is None else min(cores, max(int(quota), 1))
 
@@ -116,10 +102,7 @@ def usable_cpus() -> list[int]:
 
 
 def cores_of(cpus: Iterable[int], root: Path = Path("/sys/devices/system/cpu")) -> list[str]:
-    """Return the distinct cores of logical CPUs, each by the list of its hyper-threads: `["0,4", "1,5"]`.
-
-    Where the system does not tell, a CPU counts as a core of its own.
-    """
+    """Return the distinct cores of logical CPUs, each by its hyper-threads, `["0,4", "1,5"]`, or by itself."""
     return sorted({read_text(root / f"cpu{cpu}" / "topology" / "thread_siblings_list") or str(cpu) for cpu in cpus})
 
 
@@ -127,10 +110,8 @@ def cpu_quota() -> float | None:
     """Return the CPUs of the tightest quota around this process; None where there is none."""
     quotas = []
     for group in control_groups("cpu"):
-        words = read_text(group / "cpu.max").split() or [
-            read_text(group / "cpu.cfs_quota_us"),
-            read_text(group / "cpu.cfs_period_us"),
-        ]
+        old = [read_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        words = read_text(group / "cpu.max").split() or old
         if all(word.isdigit() and int(word) for word in words):  # `max` and -1 are no quota
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
@@ -172,10 +153,7 @@ def count_gpus(driver: Path = Path("/proc/driver/nvidia/gpus")) -> int:
 
 
 def memory_mb() -> tuple[int, int]:
-    """Return what processes here may use, all and available, in MB of 2**20 bytes.
-
-    It is that of the machine, or of the tightest control group.
-    """
+    """Return what processes here may use, all and available, in MB of 2**20 bytes, of the tightest control group."""
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
     for group in control_groups("memory"):
@@ -197,17 +175,11 @@ def _file_cache(group: Path) -> int:
 def forget_trial() -> None:
     """Free what a process's last trial left, and forget its peak; between two trials, where nothing is timed.
 
-    What stays is mostly modules. They are left out of all later searches for garbage, which would go through RLlib,
-    torch and JAX in the midst of a timed phase, 0.3 s each.
+    What stays, mostly modules, is left out of later searches for garbage, of 0.3 s in the midst of a timed phase.
     """
     gc.collect()
     if not gc.get_freeze_count():
         gc.freeze()
-    forget_peak_rss()
-
-
-def forget_peak_rss() -> None:
-    """Let the largest resident size begin anew, for a process that serves another trial."""
     with contextlib.suppress(OSError):  # not Linux: then it stays that of all trials so far
         Path("/proc/self/clear_refs").write_text("5")
 
@@ -248,26 +220,18 @@ def is_network(file_system: str) -> bool:
     return file_system in _NETWORK or (program != file_system and program.startswith(_NETWORK_PROGRAMS))
 
 
-def short_temporary_folder() -> str:
-    """Return where a private Ray keeps its files: TMPDIR, or /tmp where that is too long for the paths of sockets."""
-    folder = tempfile.gettempdir()
-    return folder if len(os.fsencode(folder)) <= _LONGEST_TMPDIR else "/tmp"
-
-
 @contextlib.contextmanager
-def own_folder(root: str, kind: str) -> Iterator[Path]:
-    """Make a folder of this process, for it alone to use, and remove it at the end.
+def own_folder(kind: str) -> Iterator[Path]:
+    """Make a folder of this process, for it alone to use, in TMPDIR, or in /tmp where that is too long for sockets.
 
-    With it go those that killed processes of this user and host have left, and what still runs in them: Ray's agents
-    outlive their raylet for minutes (2.60).
-
-    Args:
-        root: The folder above it, which hosts and users may share: its name tells them apart.
-        kind: How its name begins. A process has at most one of a kind.
+    It is removed at the end, and with it those that killed processes of this user and host have left, and what still
+    runs in them: Ray's agents outlive their raylet for minutes (2.60). Its name begins with its kind, of which a
+    process has at most one, and tells hosts and users apart, which may share the folder above it.
 
     Raises:
         ClusterError: It cannot be made, or something else has its name.
     """
+    root = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) <= _LONGEST_TMPDIR else "/tmp"
     owner = hashlib.sha256(f"{os.getuid()}@{socket.gethostname()}".encode()).hexdigest()[:4]
     folder = Path(root, f"{kind}-{owner}-{os.getpid()}")
     for place in Path(root).glob(f"{kind}-{owner}-*"):
@@ -314,9 +278,7 @@ def children_of(pid: int) -> set[int]:
 def set_back(niceness: int) -> None:
     """Give every thread of this process a nice value, and its session where the kernel divides CPUs among sessions.
 
-    Above 0 others go before it; 0 is normal. Linux has a value for each thread. A session gets one from its leader.
-
-    Source: sched(7), "The autogroup feature".
+    Source: sched(7), "The autogroup feature": a session gets its value from its leader.
     """
     for thread in psutil.Process().threads():
         with contextlib.suppress(OSError):

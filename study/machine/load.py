@@ -7,9 +7,10 @@ are looked at: what other jobs do on the rest of the machine does not disturb th
 
 import math
 import os
+import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,11 +32,10 @@ Key = tuple[int, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What a node's cores did besides the study, over the timed part of a trial."""
+    """What a node's cores did besides the study, over the timed part of a trial, whose processes may use them."""
 
     host: str
     num_cores: int
-    """Cores that the trial's processes there may use."""
     seconds: float
     foreign_cores: float
     """Mean cores that processes of others kept busy; a lower bound, by the resolution of the system's clocks."""
@@ -72,7 +72,7 @@ class ProcessTimes(NamedTuple):
 
 
 class CpuTimes(NamedTuple):
-    """What some CPUs did up to a moment, together, in seconds."""
+    """What the CPUs that this process may use did up to a moment, together, in seconds."""
 
     idle_s: float
     stolen_s: float
@@ -84,7 +84,7 @@ class CpuTimes(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSnapshot:
-    """What /proc showed at one moment, by the host's monotonic clock, of the CPUs that this process may use."""
+    """What /proc of a node showed at one moment, by the host's monotonic clock."""
 
     host: str
     machine: str
@@ -101,19 +101,18 @@ def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
     """
-    machine, allowed = machine_key(), usable_cpus()
     try:
-        early = time.monotonic(), _times(allowed)
-        processes = _processes(ours, machine)
-        moment_s, times = early if last else (time.monotonic(), _times(allowed))
-    except (OSError, ValueError):
-        return None  # not Linux, or a container without /proc
+        early = time.monotonic(), _times()
+        processes = _processes(ours)
+        moment_s, times = early if last else (time.monotonic(), _times())
+    except (OSError, ValueError, KeyError):
+        return None  # not Linux, a container without /proc, or one that does not show a CPU of this process
     return LoadSnapshot(
         host=os.uname().nodename,
-        machine=machine,
+        machine=machine_key(),
         moment_s=moment_s,
-        num_cores=len(cores_of(allowed)),
-        cpus=frozenset(allowed),
+        num_cores=len(cores_of(usable_cpus())),
+        cpus=frozenset(usable_cpus()),
         times=times,
         processes=processes,
     )
@@ -130,19 +129,18 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
         return None
     # By what it was not: the kernel counts idleness exactly, and busy time in most configurations by samples.
     busy_s = possible_s - stolen_s - idle_s - interrupts_s
-    used = _used_s(first, last)
-    ours_s = math.fsum(cpu_s for key, cpu_s in used.items() if last.processes[key].ours)
-    active = sum(cpu_s > 0 and last.processes[key].ours for key, cpu_s in used.items())
-    unsure_s = _TICK_S * (active + len(first.cpus))
+    used = [(last.processes[key], cpu_s) for key, cpu_s in _used_s(first, last).items() if cpu_s > 0]
+    ours_s = [cpu_s for process, cpu_s in used if process.ours]
+    unsure_s = _TICK_S * (len(ours_s) + len(first.cpus))
     others: defaultdict[str, float] = defaultdict(float)
-    for key, cpu_s in used.items():
-        if not last.processes[key].ours and cpu_s > 0:
-            others[last.processes[key].name] += cpu_s
+    for process, cpu_s in used:
+        if not process.ours:
+            others[process.name] += cpu_s
     return NodeLoad(
         host=last.host,
         num_cores=last.num_cores,
         seconds=seconds,
-        foreign_cores=max(busy_s - ours_s - unsure_s, 0.0) / seconds,
+        foreign_cores=max(busy_s - math.fsum(ours_s) - unsure_s, 0.0) / seconds,
         stolen_cores=max(stolen_s, 0.0) / seconds,
         largest=max(others, key=others.__getitem__, default=""),
         machine=last.machine,
@@ -174,39 +172,28 @@ def _used_s(first: LoadSnapshot, last: LoadSnapshot) -> dict[Key, float]:
     return used
 
 
-def _times(allowed: Iterable[int]) -> CpuTimes:
-    """Read the clocks of some CPUs.
-
-    psutil's own reader counts CPUs in the order of their lines, which skips those that are offline.
-
-    Raises:
-        ValueError: The system does not show one of them.
-    """
-    found = {}
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *values = line.split()
-        if name.startswith("cpu") and name != "cpu":
-            found[int(name.removeprefix("cpu"))] = [int(value) for value in values[:8]]
-    if not set(allowed) <= found.keys():
-        raise ValueError("a CPU of this process has no clock")
-    # The rest of a line is contained in these.
-    ticks = [_TICK_S * sum(each) for each in zip(*(found[cpu] for cpu in set(allowed)), strict=True)]
-    _, _, _, idle_s, iowait_s, irq_s, softirq_s, steal_s = ticks
-    return CpuTimes(idle_s + iowait_s, steal_s, irq_s + softirq_s, sum(ticks))
+def _times() -> CpuTimes:
+    """Read the clocks of the CPUs that this process may use; psutil numbers those that are online, the kernel all."""
+    names = re.findall(r"^cpu(\d+) ", Path("/proc/stat").read_text(), flags=re.MULTILINE)
+    each = dict(zip(map(int, names), psutil.cpu_times(percpu=True), strict=True))
+    mine = [each[cpu] for cpu in usable_cpus()]
+    idle_s, stolen_s = sum(cpu.idle + cpu.iowait for cpu in mine), sum(cpu.steal for cpu in mine)
+    interrupts_s = sum(cpu.irq + cpu.softirq for cpu in mine)
+    # Time of guests is contained in that of users.
+    return CpuTimes(idle_s, stolen_s, interrupts_s, sum(math.fsum(cpu[:8]) for cpu in mine))
 
 
-def _processes(ours: OwnProcesses, machine: str) -> dict[Key, ProcessTimes]:
+def _processes(ours: OwnProcesses) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
-    seen = {each.pid: each.info for each in psutil.process_iter(wanted)}
-    seen = {pid: info for pid, info in seen.items() if info["cpu_times"] is not None}
-    own = _study(seen, ours, machine)
+    seen = {each.pid: each.info for each in psutil.process_iter(wanted) if each.info["cpu_times"] is not None}
+    own = _study(seen, ours, machine_key())
     return {
         (pid, info["create_time"]): ProcessTimes(
             parent=info["ppid"] or 0,
             name=info["name"] or "",
-            own_s=info["cpu_times"].user + info["cpu_times"].system,
-            children_s=info["cpu_times"].children_user + info["cpu_times"].children_system,
+            own_s=(times := info["cpu_times"]).user + times.system,
+            children_s=times.children_user + times.children_system,
             ours=pid in own,
         )
         for pid, info in seen.items()

@@ -92,10 +92,7 @@ def runtime_env(
 ) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
-    Args:
-        modules: Of the user's own.
-        variables: Environment variables of every process; those that are None stay as a node has them.
-        folder: Every process runs in a copy of it; empty: where its node was started.
+    Every process has the variables, but for those that are None, and runs in a copy of the folder, if one is given.
 
     Raises:
         ClusterError: A module cannot travel.

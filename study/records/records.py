@@ -76,7 +76,7 @@ class TrialRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_episode: int = 0
     """Number of the first evaluation episode that it plays."""
     given: Mapping[str, Value] = {}
-    """Where the sampler proposes: tuned parameters that are fixed beforehand."""
+    """The tuned parameters of a trial of a grid; else the sampler proposes them."""
     trial: int = -1
     """Number in the study, from 0; `numbered` gives it."""
     index_at_scale: int = 0

@@ -16,40 +16,11 @@ from typing_extensions import TypedDict
 from study.errors import Fault
 from study.space.parameters import MAX_WHOLE, NAMES, SCALE, Parameter, Value
 
-OTHER_NAMES: Mapping[str, str] = {
-    "lr": "learning_rate alpha step_size",
-    "train_batch_size": "batch_size train_batch train_batch_size_per_learner buffer_size",
-    "num_env_runners": "num_workers num_rollout_workers workers runners env_runners",
-    "num_envs_per_env_runner": "n_envs num_envs num_envs_per_worker envs_per_runner",
-    "minibatch_size": "sgd_minibatch_size mini_batch_size",
-    "num_epochs": "num_sgd_iter n_epochs update_epochs",
-    "steps_per_env_runner": "n_steps num_steps",
-    "gamma": "discount discount_factor",
-    "lambda": "gae_lambda lam",
-    "clip_param": "clip_range clip_ratio clip_coef",
-    "entropy_coeff": "ent_coef entropy_coef",
-    "vf_loss_coeff": "vf_coef value_loss_coef",
-    "grad_clip": "max_grad_norm clip_grad_norm",
-    "environment": "env environments",
-    "id": "env_id env_name name",
-    "kwargs": "env_config config args",
-    "parameters": "params hyperparameters search_space param_space",
-    "env_steps": "timesteps total_timesteps steps max_steps",
-    "num_trials": "num_samples n_trials trials",
-    "baselines": "anchors",
-    "fcnet_hiddens": "layers hidden_sizes net_arch",
-}
-"""Names of a space -> the names that other programs, and earlier versions of RLlib, have for the same thing."""
-NEAR, ALIKE = 0.8, 0.6
-"""How alike two names are, as `difflib` counts: a slip of the finger; and perhaps meant."""
 
-
-def meant_by(name: str, known: Sequence[str], *, cutoff: float = ALIKE) -> str | None:
-    """Return the one of the known names that another program's name, or a misspelt one, stands for."""
-    plain = name.lower().replace("-", "_").strip("_ ")
-    own = (own for own, others in OTHER_NAMES.items() if own in known and plain in others.split())
-    near = difflib.get_close_matches(plain, known, n=1, cutoff=cutoff)
-    return plain if plain in known else next(own, near[0] if near else None)
+def meant_by(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    """Return the one of the known names that a misspelt one stands for; `cutoff`: how alike, as `difflib` counts."""
+    near = difflib.get_close_matches(name.lower().replace("-", "_").strip("_ "), known, n=1, cutoff=cutoff)
+    return near[0] if near else None
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
@@ -79,16 +50,12 @@ def broken(*, rule: str, got: object, fix: str, where: str = "") -> PydanticCust
     )
 
 
-class Model(BaseModel):
-    """A closed, frozen, strictly typed piece of a space file."""
+class Section(BaseModel):
+    """A closed, frozen, strictly typed block of a space file; the text below each field is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class Section(Model):
-    """A block of a space file; the text below each field is its description in the field reference."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def mapping_of(name: str, types: Mapping[str, Any]) -> Any:
@@ -129,13 +96,13 @@ Arguments = dict[str, JsonValue]
 """Arguments of somebody else's function. What a trial is sent is JSON, without infinity and NaN."""
 
 
-class Choices(Model):
+class Choices(Section):
     """An unordered list to choose from."""
 
     choices: list[Value]
 
 
-class Range(Model):
+class Range(Section):
     """An interval, both ends included; with `log` its logarithm is sampled uniformly."""
 
     low: Value
@@ -163,11 +130,6 @@ def largest(domain: Domain) -> Value:
     return bounds(domain)[1]
 
 
-def contains(domain: Domain, value: Value) -> bool:
-    """Return whether `value` is one that `domain` can take."""
-    return domain.low <= value <= domain.high if isinstance(domain, Range) else value in values(domain)
-
-
 def values(domain: Domain) -> Sequence[Value]:
     """Return every value of a domain, whose range is of whole numbers."""
     if isinstance(domain, Choices):
@@ -176,11 +138,7 @@ def values(domain: Domain) -> Sequence[Value]:
 
 
 def checked(parameter: Parameter, value: Any) -> Value:
-    """Return a value as one of the parameter's kind, within its bounds.
-
-    Raises:
-        PydanticCustomError: It is none.
-    """
+    """Return a value as one of the parameter's kind, within its bounds, or raise what a validator raises."""
     number = _as_whole(value)
     if parameter.kind is float and type(number) is int:
         number = float(number)
@@ -198,7 +156,7 @@ def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
 
     That of 1 to 46 is 1, 2, 4, 8, 16, 32, 46: so few that each is run often.
     """
-    said = said.model_dump() if isinstance(said, Model) else said
+    said = said.model_dump() if isinstance(said, Section) else said
     said = said["choices"] if isinstance(said, dict) and said.keys() == {"choices"} else said  # as records have it
     if isinstance(said, list) and said:
         return Choices(choices=_distinct([checked(parameter, value) for value in said]))
@@ -223,11 +181,9 @@ def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
 
 
 def domain_of(parameter: Parameter, *, sampled: bool) -> Any:
-    """Return the type of what a space may say about a parameter: a value, a list or a range.
+    """Return the type of what a space may say about a parameter: a value, a list, or a range.
 
-    Args:
-        parameter: The parameter.
-        sampled: Whether a sampler may choose any value of a range; else the range stands for a list.
+    `sampled`: whether a sampler may choose any value of a range; else the range stands for a list.
     """
     return Annotated[Any, AfterValidator(partial(_domain, parameter, sampled))]
 

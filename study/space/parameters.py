@@ -20,10 +20,7 @@ END_FRACTION, CLIP_END_FRACTION = "lr_end_fraction", "clip_end_fraction"
 REFERENCE_MINIBATCH = 128
 """Steps of the minibatch for which `lr` is meant where `lr_scaling_exponent` is given: RLlib's default."""
 MAX_PROCESSES = 100_000
-"""Runners, or learners, of one trial: a plan places each of them. Ray is tested with 10,000 actors and more.
-
-Source: Ray's release/benchmarks/README.md, "Ray Scalability Envelope".
-"""
+"""Runners, or learners, of one trial. Ray is tested with 10,000 actors and more (its "Scalability Envelope")."""
 MAX_TRIALS = 1_000_000
 """Of one study: more than anybody can run, and a plan holds each of them."""
 MAX_WHOLE = 2**63 - 1
@@ -41,10 +38,7 @@ class Parameter:
         default: Used when the space does not mention the parameter; None means that it must be given, or for a rule
             that it is not used.
         meaning: One line for the schema and the field reference, with the unit.
-        kind: `int` or `float`.
-        minimum: Smallest value allowed.
-        open_minimum: Whether `minimum` itself is excluded.
-        maximum: Largest value allowed.
+        kind, minimum, open_minimum, maximum: Which values are allowed; `open_minimum` excludes `minimum` itself.
         algorithms: Names of the algorithms to which a space may give it.
         defaults: Algorithm -> its default, where that is another one.
         rllib: The default of RLlib's `PPOConfig()`, Ray 2.60 (a test compares); None where PPO has no such parameter,
@@ -75,11 +69,6 @@ class Parameter:
         """The allowed values, for people: `> 0, <= 1`."""
         upper = "" if self.maximum is None else f", <= {self.maximum:g}"
         return f"{'>' if self.open_minimum else '>='} {self.minimum:g}{upper}"
-
-    @property
-    def is_argument(self) -> bool:
-        """Whether it is an argument `attribute(name)` of `AlgorithmConfig.training`."""
-        return self.set is None
 
     def allows(self, value: Value) -> bool:
         """Return whether `value` lies within the bounds."""
@@ -202,12 +191,11 @@ _positive = partial(Parameter, open_minimum=True)
 _OF_PPO, _CLIPPED, _SYNCHRONOUS = ("PPO",), ("PPO", "APPO"), ("PPO", "A2C")
 _switch = partial(_extension, kind=int, maximum=1)
 
-# Defaults of APPO and IMPALA are RLlib's own. Batches of A2C are small, as there is one update for each; its lr is that
-# of Stable-Baselines3's A2C. RLlib clips no gradient, which a norm of 1e6 does not either.
+# Defaults of APPO and IMPALA are RLlib's own; A2C has one update for a batch, and the lr of Stable-Baselines3's. RLlib
+# clips no gradient, which a norm of 1e6 does not either.
 _ALL = (
-    _whole(SCALE, None, "The scale axis: remote environment runner processes. A number, a list, or a range, which "
-           "stands for a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46). Every scale "
-           "gets the same share of an ordinary study's trials, and 'best' is always per scale.",
+    _whole(SCALE, None, "The scale axis: environment runner processes. A number, a list, or a range, which stands for "
+           "a list: each value twice the last (`{low: 1, high: 46}` is 1, 2, 4, 8, 16, 32, 46).",
            maximum=MAX_PROCESSES, set=_of_runners(SCALE)),
     _whole("num_envs_per_env_runner", 4, "Environments that each runner steps together (lanes per runner).",
            defaults={"APPO": 1, "IMPALA": 1}, rllib=1, maximum=4096, set=_of_runners("num_envs_per_env_runner")),
@@ -239,29 +227,25 @@ _ALL = (
            read=lambda config: config.get_rollout_fragment_length()),
     # Espeholt et al. end at 0: nothing else bounds how far an update moves the policy.
     Parameter(END_FRACTION, 1.0, "Share of `lr` that is left at the end of `budget.env_steps`; it falls linearly, once "
-              "an iteration, by RLlib's schedule. 1 keeps it.", maximum=1, rllib=1.0, optional=_SYNCHRONOUS,
+              "an iteration, by RLlib's schedule.", maximum=1, rllib=1.0, optional=_SYNCHRONOUS,
               set=_set_end_fraction, read=_end_fraction_of),
-    # What follows RLlib has not, but for its places for extensions; each default is what RLlib does.
+    # What follows RLlib has not, but for its places for extensions: connectors, and a learner derived from its own.
     Parameter(CLIP_END_FRACTION, 1.0, "Share of `clip_param` that is left at the end of `budget.env_steps`; it falls "
-              "linearly, once an iteration, by a learner derived from RLlib's. 1 keeps it.", algorithms=_OF_PPO,
-              maximum=1, rllib=1.0, optional=EVERY, set=_set_clip_end_fraction, read=_clip_end_fraction_of),
+              "linearly, once an iteration.", algorithms=_OF_PPO, maximum=1, rllib=1.0, optional=EVERY,
+              set=_set_clip_end_fraction, read=_clip_end_fraction_of),
     _switch("normalize_observations", 0, "1: observations in units of their deviation from their mean so far, clipped "
-            "to 10, as VecNormalize has them; by a connector of the runners, whose states RLlib merges each iteration. "
-            "Evaluations do not change them.", algorithms=_SYNCHRONOUS),
-    _switch("normalize_rewards", 0, "1: the learner divides rewards by the deviation of the discounted return so far, "
-            "and clips them to 10, as VecNormalize does, with one deviation for each batch; by a connector. What is "
-            "recorded are the environment's. Needs at most one learner.", algorithms=_SYNCHRONOUS),
+            "to 10, as VecNormalize has them. Evaluations do not change them.", algorithms=_SYNCHRONOUS),
+    _switch("normalize_rewards", 0, "1: rewards divided by the deviation of the discounted return so far, and clipped "
+            "to 10, as VecNormalize does; what is recorded are the environment's. Needs at most one learner.",
+            algorithms=_SYNCHRONOUS),
     _switch("orthogonal_init", 0, "1: orthogonal weights of gain sqrt(2), of the last layer 0.01 for the policy and 1 "
-            "for the value function, and biases 0; made by a learner derived from RLlib's.", algorithms=_SYNCHRONOUS),
-    _extension("adam_epsilon", 1e-8, "Adam's epsilon; published settings mostly have 1e-5. By a learner derived from "
-               "RLlib's.", open_minimum=True),
-    _extension("vf_lr", None, "Learning rate of what the value function alone has; it falls as `lr` does. None: `lr`. "
-               "By a learner derived from RLlib's.", open_minimum=True, algorithms=_SYNCHRONOUS),
-    _switch("minibatch_advantages", 0, "1: advantages are standardised in each minibatch instead of over the batch. By "
-            "a learner derived from RLlib's."),
+            "for the value function, and biases 0.", algorithms=_SYNCHRONOUS),
+    _extension("adam_epsilon", 1e-8, "Adam's epsilon; published settings mostly have 1e-5.", open_minimum=True),
+    _extension("vf_lr", None, "Learning rate of what the value function alone has; it falls as `lr` does. None: `lr`.",
+               open_minimum=True, algorithms=_SYNCHRONOUS),
+    _switch("minibatch_advantages", 0, "1: advantages are standardised in each minibatch instead of over the batch."),
     _extension("vf_clip_range", None, "The value loss is the larger squared error of the value and of the one that "
-               "moved at most so far in this iteration (return units), as PPO2 has it. None: of the value. By a "
-               "learner derived from RLlib's.", open_minimum=True),
+               "moved at most so far in this iteration (return units), as PPO2 has it.", open_minimum=True),
 )  # fmt: skip
 
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in _ALL})
@@ -287,13 +271,10 @@ NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
-    """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.script`).
+    """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.spec`).
 
-    Attributes:
-        name: RLlib's.
-        parameters: Names of `PARAMETERS` that a space may give.
-        defaults: Values where a space says nothing.
-        given: Parameters and rules that the algorithm is defined by; a space does not give them.
+    A space may give its `parameters`; `defaults` hold where it says nothing. What is `given`, parameters and rules, the
+    algorithm is defined by.
     """
 
     name: str

@@ -1,38 +1,31 @@
 """From a space file to a `StudySpec`, or all its faults: place, line, rule, value, and what to write instead. Pure.
 
-Faults of single fields are reported together, and once there are none, those of the rules between sections.
+Faults of single fields are reported together, and once there are none, those of the rules between sections. The field
+reference in `search_spaces` is made of the same models.
 """
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticUndefined
 
 from study.errors import Fault, SpaceError
-from study.space.domains import NEAR, as_yaml, fault, inner_model, meant_by, suggestion
-from study.space.parameters import ALGORITHMS, NAMES
-from study.space.rules import ASKED, OF_KIND
-from study.space.script import ScriptFacts
+from study.space.domains import as_yaml, fault, inner_model, meant_by, suggestion
+from study.space.parameters import ALGORITHMS, EVERY, NAMES, RULES, Parameter
+from study.space.rules import RULES_OF
 from study.space.sections import AXES
 from study.space.space_file import MAX_FAULTS, Source
-from study.space.spec import StudySpec
-
-_SCORING = ("environment.floor", "environment.reference", "environment.target")
-"""Returns that give a score its meaning."""
-_FORMS = frozenset({"list", "dict", "int", "float"})
-"""Parts of a pydantic location that name a type of a value, not a key."""
+from study.space.spec import ScriptFacts, StudySpec
 
 
-def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> StudySpec:
-    """Validate the content of a space file.
-
-    Args:
-        source: The content.
-        scored: Whether the returns that give a score its meaning must be there, and in order.
-        asked: Whether a person starts this study now: some rules do not apply to studies on record.
+def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
+    """Validate the content of a space file; `scored`: whether the returns that make a score must be there, in order.
 
     Raises:
         SpaceError: With every fault found.
@@ -45,64 +38,81 @@ def parse_space(source: Source, *, scored: bool = True, asked: bool = False) -> 
         except ValidationError as error:
             faults = _faults_of(error, source.content)
         else:
-            rules = (*OF_KIND[spec.kind], *(ASKED if asked else ()))
-            faults = [each for rule in rules for each in rule(spec) if scored or each.where not in _SCORING]
+            faults = [each for rule in RULES_OF[spec.kind] for each in rule(spec)]
+            faults = [each for each in faults if scored or each.where not in _SCORING]
     if faults:
         first = {each.where: replace(each, line=source.line_of(each.where)) for each in reversed(faults)}
         raise SpaceError(source.name, sorted(reversed(first.values()), key=lambda each: each.line or 0)[:MAX_FAULTS])
     return spec
 
 
-_KEYS = "Write its keys below it, indented, without dashes"
-_EXPLAINED: Mapping[str, tuple[str, str]] = {
-    "missing": ("must be given", "Add it."),
-    "int_type": ("must be a whole number", "Write a whole number, such as 1000000 or 1e6."),
-    "float_type": ("must be a number", "Write a number, such as 0.0003 or 3e-4."),
-    "finite_number": ("must be a finite number", "Write a finite number."),
-    "string_type": ("must be text", "Write it in quotes."),
-    "bool_type": ("must be true or false", "Write true or false."),
-    "list_type": ("must be a list", "Write a list, such as [1, 2]."),
-    "dict_type": ("must be a mapping of keys to values", f"{_KEYS}."),
-    "model_type": ("must be a mapping of keys to values", f"{_KEYS}: {{keys}}."),
-    "greater_than": ("must be greater than {gt:g}", "Write a larger number."),
-    "greater_than_equal": ("must be at least {ge:g}", "Write a larger number."),
-    "less_than": ("must be less than {lt:g}", "Write a smaller number."),
-    "less_than_equal": ("must be at most {le:g}", "Write a smaller number."),
-    "string_too_short": ("must not be empty", "Write it."),
-    "too_short": ("must have at least {min_length}", "Add an item."),
-    "too_long": ("must have at most {max_length}", "Remove an item."),
-    "literal_error": ("must be {expected}", "Use one of these."),
-    "rule": ("{rule}", "{fix}"),
+_SCORING = ("environment.floor", "environment.reference", "environment.target")
+"""Returns that give a score its meaning."""
+
+
+def _fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield place and field of every key that a person may write; `[]` stands for the number of an item."""
+    for name, info in model.model_fields.items():
+        inner, items = inner_model(info), "[]" if get_origin(info.annotation) is list else ""
+        if inner is not ScriptFacts:
+            yield f"{above}{name}", info
+            yield from _fields(inner, f"{above}{name}{items}.") if inner else ()
+
+
+FIELDS = dict(_fields(StudySpec))
+"""Place of every key of a space -> its field."""
+_PLACES = [place.replace("[]", "") for place in (*FIELDS, *(f"parameters.{name}" for name in NAMES))]
+_PLACE_OF = {place.rpartition(".")[2]: place for place in reversed(_PLACES)}
+"""Key -> its first place."""
+
+
+# --- pydantic's errors ------------------------------------------------------------------------------------------------
+
+_FIXES: Mapping[str, str] = {
+    "missing": "Add it.",
+    "int_type": "Write a whole number, such as 1000000 or 1e6.",
+    "float_type": "Write a number, such as 0.0003 or 3e-4.",
+    "string_type": "Write it in quotes.",
+    "list_type": "Write a list, such as [1, 2].",
+    "literal_error": "Use one of these.",
 }
-"""Kind of pydantic's error -> what must hold, and what to do; both with what pydantic knows of it."""
+"""Kind of pydantic's error -> what to do, where it is not to change the value."""
+_FORMS = frozenset({"list", "dict", "int", "float"})
+"""Parts of a pydantic location that name a type of a value, not a key."""
 
 
 def _faults_of(error: ValidationError, content: Mapping[str, Any]) -> list[Fault]:
     """Return pydantic's errors as faults; where an unknown key is probably another's name, that is not missing."""
     faults, meant = list[Fault](), set[str]()
     for item in error.errors(include_url=False)[:MAX_FAULTS]:  # to look for what each may mean takes time
-        kind, known = item["type"], item.get("ctx", {})
         parts = [str(part) for part in item["loc"] if part not in _FORMS] or ["file"]
-        where, section = known.get("where", ".".join(parts)), ".".join(parts[:-1])
-        if kind == "extra_forbidden":
-            keys, elsewhere = _known_keys(section, content), meant_by(parts[-1], [*_PLACES], cutoff=NEAR)
-            near = meant_by(parts[-1], keys)
-            fix = suggestion(parts[-1], keys) if near or not elsewhere else f"Did you mean '{_PLACES[elsewhere]}'?"
-            faults.append(fault(where, "unknown key", "", fix))
-            meant.add(f"{section}.{near}".removeprefix("."))
+        where, section = ".".join(parts), ".".join(parts[:-1])
+        if item["type"] != "extra_forbidden":
+            faults.append(_fault_of(item, where))
             continue
-        rule, fix = _EXPLAINED.get(kind, ("must be another value", "Change the value."))
-        got = "" if kind == "missing" else known.get("got", as_yaml(item.get("input")))
-        if kind == "literal_error":
-            options = re.findall(r"[\w-]+", known["expected"].replace(" or ", " "))
-            alike = difflib.get_close_matches(str(item["input"]), options, n=1)
-            fix = f"Did you mean '{alike[0]}'?" if alike else fix
-        keys = _known_keys(where, {}) if kind == "model_type" else []
-        words = {"keys": ", ".join(keys), **known}
-        faults.append(fault(where, rule.format(**words), got, fix.format(**words)))
-    # Of a value that fits none of several types, what lies deeper says more.
-    deepest = [each for each in faults if not any(other.where.startswith(f"{each.where}.") for other in faults)]
-    return [each for each in deepest if each.where not in meant or each.rule != "must be given"]
+        keys, elsewhere = _known_keys(section, content), meant_by(parts[-1], [*_PLACE_OF], cutoff=0.8)
+        near = meant_by(parts[-1], keys)
+        fix = suggestion(parts[-1], keys) if near or not elsewhere else f"Did you mean '{_PLACE_OF[elsewhere]}'?"
+        faults.append(fault(where, "unknown key", "", fix))
+        meant.add(f"{section}.{near}".removeprefix("."))
+    return [each for each in faults if each.where not in meant or each.rule != "must be given"]
+
+
+def _fault_of(item: ErrorDetails, where: str) -> Fault:
+    kind, known, found = item["type"], item.get("ctx", {}), item.get("input")
+    if kind == "rule":  # of a validator of ours
+        return fault(known.get("where", where), known["rule"], known["got"], known["fix"])
+    rule, fix = re.sub("^(Input|List|String) should", "must", item["msg"]), _FIXES.get(kind, "Change the value.")
+    if kind == "missing":
+        return fault(where, "must be given", "", fix)
+    if kind in ("dict_type", "model_type"):
+        keys = ", ".join(_known_keys(where, {})) or "one a line"
+        rule, fix = "must be a mapping of keys to values", f"Write its keys below it, indented, without dashes: {keys}."
+    if kind == "literal_error":
+        options = re.findall(r"[\w-]+", known["expected"].replace(" or ", " "))
+        alike = difflib.get_close_matches(str(found), options, n=1)
+        fix = f"Did you mean '{alike[0]}'?" if alike else fix
+    return fault(where, rule, as_yaml(found), fix)
 
 
 def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
@@ -112,20 +122,39 @@ def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
     if section.startswith("throughput.grids."):
         return [*AXES]
     place = re.sub(r"\.\d+", "", section)  # an index
-    return [each.rpartition(".")[2] for each in PLACES if each.rpartition(".")[0] == place]
+    return [each.rpartition(".")[2] for each in _PLACES if each.rpartition(".")[0] == place]
 
 
-def _places(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Yield the place of every key, those of a section before those of the sections in it."""
-    fields = {f"{prefix}{name}": inner_model(info) for name, info in model.model_fields.items()}
-    fields = {place: inner for place, inner in fields.items() if inner is not ScriptFacts}  # which nobody writes
-    yield from fields
-    for place, inner in fields.items():
-        if inner is not None:
-            yield from _places(inner, f"{place}.")
+# --- the field reference ----------------------------------------------------------------------------------------------
 
 
-PLACES = [*_places(StudySpec, ""), *(f"parameters.{name}" for name in NAMES)]
-"""Of every key of a space; items of lists and mappings have no part of their own."""
-_PLACES = {place.rpartition(".")[2]: place for place in reversed(PLACES)}
-"""Key -> its first place."""
+def field_reference() -> str:
+    """Return the field reference as Markdown tables."""
+    lines = ["| field | default | meaning |", "|---|---|---|"]
+    for place, info in FIELDS.items():
+        meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
+        lines.append(f"| `{place}` | {_shown(info.default)} | {meaning} |")
+    lines += ["", "| parameter | algorithms | default | allowed | meaning |", "|---|---|---|---|---|"]
+    for each in NAMES.values():
+        algorithms = "all" if each.algorithms == EVERY else ", ".join(each.algorithms)
+        allowed = f"{each.kind.__name__} {each.bounds}"
+        lines.append(f"| `{each.name}` | {algorithms} | {_defaults(each)} | {allowed} | {each.meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _defaults(parameter: Parameter) -> str:
+    """Return the default, and the algorithms that have another one."""
+    if parameter.default is None:
+        return "none" if parameter.name in RULES or parameter.optional else "required"
+    names: dict[float, list[str]] = {}
+    for name in parameter.algorithms:
+        names.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
+    if len(names) == 1:
+        return _shown(next(iter(names)))
+    return "; ".join(f"{_shown(value)} ({', '.join(each)})" for value, each in names.items())
+
+
+def _shown(value: Any) -> str:
+    if value is PydanticUndefined or isinstance(value, BaseModel):
+        return "required" if value is PydanticUndefined else ""
+    return "none" if value is None else f"`{json.dumps(value)}`"

@@ -3,22 +3,30 @@
 The text below each field is its description in the schema and the field reference.
 """
 
-import difflib
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from study.space.domains import Arguments, Distinct, Section, Values, Whole, broken, domain_of, mapping_of, values
+from study.space.domains import (
+    Arguments,
+    Distinct,
+    Section,
+    Values,
+    Whole,
+    broken,
+    domain_of,
+    mapping_of,
+    suggestion,
+    values,
+)
 from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
 
 Sampler = Literal["tpe", "random", "grid"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 Scale = Annotated[Whole, Field(ge=1, le=MAX_PROCESSES)]
-Objective = Literal["final_return", "env_steps_to_target", "time_to_target_s", "cpu_s_to_target"]
 
 GAMES = (
     *("bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot", "heist", "jumper"),
@@ -67,26 +75,23 @@ class EnvironmentSpec(Section):
     """Arguments of the environment's constructor. Procgen: `distribution_mode` (easy or hard), `num_levels` (200, \
 or 500 of the hard ones; 0 is all), `start_level`, and others of EnvPool."""
     floor: float | None = None
-    """Return that scores 0: that of a policy that learnt nothing. Required with `holdup`; elsewhere, without it and \
-`reference`, the returns are compared as they are. `python -m study evaluate SPACE --random` measures it."""
+    """Return that scores 0: that of a policy that learnt nothing. Required with `holdup`. \
+`python -m study evaluate SPACE --random` measures it."""
     reference: float | None = None
-    """Return that scores 1: that of a good policy, as published, or the most that is possible. Required with \
-`holdup`."""
+    """Return that scores 1: that of a good policy, or the most that is possible. Required with `holdup`."""
     target: float | None = None
     """Return from which the environment counts as solved, as its page says, or nine tenths of the way from floor to \
-reference. Required with `holdup`, and for the objectives that are a price of reaching it."""
+reference. Required with `holdup`, and for the objective `env_steps_to_target`."""
     max_episode_steps: Whole | None = Field(None, ge=1)
     """Truncate episodes after so many steps; none keeps the environment's own limit."""
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
-    """Who steps the environments: Gymnasium's own Python ones, or EnvPool's compiled ones, other implementations \
-with their own random numbers."""
+    """Who steps the environments: Gymnasium's, or EnvPool's compiled ones, which have other random numbers."""
     process: Literal["auto", "shared", "own"] = "auto"
     """Whether several environments may play in one process. `own`: none share one, as a simulator needs that keeps \
 state in its process: runners are real, with one environment each. `auto`: own where a seeded episode is another one \
 beside a second environment, which is tried before the first trial. `shared`: several may, and nothing is tried."""
     step_wait_ms: float = Field(0.0, ge=0)
-    """Every training step of an environment waits so many milliseconds, as a remote simulator does; not in \
-evaluation, and not when emulated."""
+    """Every training step of a real runner waits so many milliseconds, as a remote simulator does."""
 
     @field_validator("id")
     @classmethod
@@ -95,10 +100,8 @@ evaluation, and not when emulated."""
             module = file[1].removeprefix("./").replace("/", ".")
             rule, fix = "must be `module:Class`, without `.py`", f"Did you mean '{module}{file[2]}'?"
             raise broken(rule=rule, got=f"'{env_id}'", fix=fix)
-        if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
-            near = difflib.get_close_matches(env_id, [PREFIX + game for game in GAMES], n=1, cutoff=0.5)
-            fix = f"Did you mean '{near[0]}'?" if near else f"Use one of: {', '.join(GAMES)}."
-            raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
+        if is_procgen(env_id) and (game := env_id.removeprefix(PREFIX)) not in GAMES:
+            raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=suggestion(game, GAMES))
         return env_id
 
     @model_validator(mode="before")
@@ -122,11 +125,9 @@ class NetworkSpec(Section):
     vf_share_layers: bool = False
     """Whether policy and value function share the hidden layers; for images the convolutions."""
     conv_filters: list[Annotated[list[Annotated[Whole, Field(ge=1)]], Field(min_length=3, max_length=3)]] | None = None
-    """Convolutions over image observations, each `[filters, kernel, stride]`; none: RLlib's own, for squares of 42, \
-64, 84 or 96 pixels."""
+    """Convolutions over images, each `[filters, kernel, stride]`; none: RLlib's own, of squares of 42 to 96 pixels."""
     conv_net: Literal["nature"] | None = None
-    """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015) with \
-RLlib's padding."""
+    """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015)."""
 
 
 class BudgetSpec(Section):
@@ -141,13 +142,13 @@ class BudgetSpec(Section):
 
 
 class BaselineSpec(Section):
-    """A named setting that runs before the sampler proposes; what it leaves out, the sampler fills in."""
+    """A named setting that runs before the sampler proposes; what it leaves out is this project's default."""
 
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: Values
-    """Values of parameters. Without `num_env_runners` the baseline is run at every scale. One that gives every tuned \
-parameter a value may leave the space; the sampler then does not learn from it."""
+    """Values of parameters, which may lie outside of the space: the sampler does not learn from it. Without \
+`num_env_runners` it runs at every scale."""
 
 
 class SearchSpec(Section):
@@ -159,9 +160,8 @@ class SearchSpec(Section):
     """Trials in all, baselines included; a grid counts itself."""
     seeds: Annotated[list[Seed], Distinct] = Field([1], min_length=1)
     """Seeds of the trials, dealt in rotation within each scale."""
-    objective: Objective = "final_return"
-    """What is searched for: `final_return`; `env_steps_to_target`, `time_to_target_s` or `cpu_s_to_target`, the price \
-of two consecutive evaluations at the target."""
+    objective: Literal["final_return", "env_steps_to_target"] = "final_return"
+    """What is searched for: the return at the end, or the fewest steps to two consecutive evaluations at the target."""
     sampler_seed: Seed = 0
     """Seed of the sampler and of the order in which scales and seeds are dealt."""
     baselines: list[BaselineSpec] = Field([])
@@ -197,13 +197,6 @@ class EvaluationSpec(Section):
 that follow those of training, where nothing else is said."""
 
 
-def _share(gpus: float) -> float:
-    if gpus > 1 and not gpus.is_integer():
-        rule = "must be a whole number, or a share of one GPU"
-        raise broken(rule=rule, got=f"{gpus:g}", fix=f"Write {math.ceil(gpus)}.")
-    return gpus
-
-
 class ResourcesSpec(Section):
     """What a trial reserves, and how long it may be silent."""
 
@@ -217,7 +210,7 @@ class ResourcesSpec(Section):
     """Learner processes; each learns from an equal share of every batch. 0: the learner is in the main process."""
     num_cpus_per_learner: Whole = Field(1, ge=1)
     """CPUs of each learner process."""
-    num_gpus_per_learner: Annotated[float, AfterValidator(_share)] = Field(0.0, ge=0)
+    num_gpus_per_learner: float = Field(0.0, ge=0)
     """GPUs of each learner process; without learner processes, of the main process."""
     memory_main_mb: Whole = Field(700, ge=1)
     """Memory that the plan reckons for the main process, and for each learner process."""

@@ -5,7 +5,6 @@ written again. It is refused here, so that no check, table or message has to exp
 """
 
 import contextlib
-import copy
 import difflib
 import io
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,6 @@ MAX_DEPTH = 32
 """Levels of lists and mappings in each other; shipped spaces have five."""
 MAX_KEY = 200
 """Characters of a key."""
-_WIDTH = 120
 _PLAIN = ("map", "seq", "str", "int", "float", "bool", "null")
 _TAG = "tag:yaml.org,2002:"
 
@@ -53,12 +51,8 @@ class Source:
 def find_space(path: str | Path, *, place: str = "--space") -> Path:
     """Return the file that `path` means: as given, in `./search_spaces`, or among the shipped ones.
 
-    Args:
-        path: A file, or the name of one.
-        place: What named it on the command line, for the message.
-
     Raises:
-        SpaceError: There is none; names the nearest.
+        SpaceError: There is none; names the nearest. `place`: what named it on the command line.
     """
     given = Path(path)
     for name in (str(path), f"{path}.yaml"):
@@ -92,7 +86,22 @@ def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
     if len(raw) > MAX_BYTES:
         fix = "Give a space file; this one is too large to be one."
         raise SpaceError.of(str(file), where="file", rule=f"at most {MAX_BYTES} bytes", got="more", fix=fix)
-    return _override(read_text(text, name=str(file)), overrides)
+    source = read_text(text, name=str(file))
+    content, lines = source.content, dict(source.lines)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        *parents, last = key.split(".")
+        if not (equals and all([*parents, last])):
+            rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
+            raise SpaceError.of(source.name, where="--set", rule=rule, got=f"'{override}'", fix=fix)
+        node = content
+        for part in parents:
+            node[part] = node[part] if isinstance(node.get(part), dict) else {}
+            node = node[part]
+        node[last] = read_text(f"value: {value}", name=f"--set {key}").content["value"]
+        lines = {place: line for place, line in lines.items() if not f"{place}.".startswith(f"{key}.")}
+        lines[key] = 0  # the value no longer comes from a line of the file
+    return Source(name=source.name, content=content, lines=lines)
 
 
 def read_text(text: str, *, name: str) -> Source:
@@ -111,12 +120,12 @@ def read_text(text: str, *, name: str) -> Source:
         problem = _printable(getattr(error, "problem", None) or str(error))
         line = _line_of(error, text)
         raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
-    reader = _Reader(name, loader.constructor)
     if not isinstance(tree, MappingNode):
         got = "nothing" if tree is None else "a list" if isinstance(tree, SequenceNode) else "a single value"
         fix = "Write keys with their values, such as environment: {id: CartPole-v1}."
         raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", got=got, fix=fix)
-    return Source(name=name, content=reader.value(tree, ""), lines=reader.lines)
+    lines: dict[str, int] = {}
+    return Source(name=name, content=_Reader(name, loader.constructor, lines).value(tree, ""), lines=lines)
 
 
 def _line_of(error: Exception, text: str) -> int | None:
@@ -131,69 +140,59 @@ def _line_of(error: Exception, text: str) -> int | None:
 
 
 def written(content: Mapping[str, Any], *, header: str = "") -> str:
-    """Return the content of a space as YAML.
-
-    Args:
-        content: What a `Source` or `StudySpec.to_json` holds.
-        header: Comment lines above it.
-    """
+    """Return what a `Source` or `StudySpec.to_json` holds as YAML, below a header of comment lines."""
     stream, yaml = io.StringIO(), YAML()
-    yaml.width = _WIDTH
+    yaml.width = 120
     yaml.dump(dict(content), stream)
     return f"{header}\n{stream.getvalue()}" if header else stream.getvalue()
 
 
 class _Reader:
-    """Makes plain values of the nodes of a document, notes lines, and refuses what no space has."""
+    """Makes plain values of the nodes of a document, notes the line of each key, and refuses what no space has."""
 
-    def __init__(self, name: str, constructor: Any) -> None:
-        self.lines: dict[str, int] = {}
-        self._name, self._constructor = name, constructor
+    def __init__(self, name: str, constructor: Any, lines: dict[str, int]) -> None:
+        self._name, self._constructor, self._lines = name, constructor, lines
 
     def value(self, node: Node, place: str) -> Any:
         """Return a node as plain Python values."""
         if node.anchor is not None:  # aliases can expand without end
-            self._refuse(place, "anchors and aliases are not allowed", "Write the value again.")
+            self._refuse(node, place, "anchors and aliases are not allowed", "Write the value again.")
         if str(node.tag).removeprefix(_TAG) not in _PLAIN:
             fix = "Write a plain value. Put it in quotes if it is text."
-            self._refuse(place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
+            self._refuse(node, place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
         if isinstance(node, MappingNode):
             return self._mapping(node, place)
         if not isinstance(node, ScalarNode):
             return [self.value(each, _under(place, index)) for index, each in enumerate(node.value)]
-        if node.tag == f"{_TAG}str":
-            if node.value.encode(errors="replace").decode() != node.value:
-                self._refuse(place, "must be text", "Write the character itself.", got="half of a surrogate pair")
-            return node.value
         try:
             value = self._constructor.construct_object(node, deep=True)
+            if isinstance(value, str):
+                value.encode()  # not half of a surrogate pair
         except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
-            value = None
-            self._refuse(place, "must be a number that can be read", "Write a plain value.")
+            self._refuse(node, place, "must be text or a number that can be read", "Write a plain value.")
         if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            self._refuse(place, "whole numbers have at most 64 bits", "Write a smaller number.")
+            self._refuse(node, place, "whole numbers have at most 64 bits", "Write a smaller number.")
         return value
 
     def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
         result: dict[str, Any] = {}
         if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
             fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
-            self._refuse(place, "every key in braces must have a value", fix)
+            self._refuse(node, place, "every key in braces must have a value", fix)
         for key, value in node.value:
-            text, line = key.value, key.start_mark.line + 1
+            text, inner = key.value, _under(place, key.value)
             if not isinstance(key, ScalarNode) or len(text) > MAX_KEY or not text.isprintable():
                 rule = f"keys must be text, at most {MAX_KEY} printable characters"
-                self._refuse(place, rule, "Write another key.", line=line)
-            inner = _under(place, text)
+                self._refuse(key, place, rule, "Write another key.")
             if text in result:
-                got = f"'{text}' in line {self.lines[inner]} too"
-                self._refuse(inner, "keys must be distinct", "Remove one of the two.", got=got, line=line)
-            self.lines[inner] = line
+                got = f"'{text}' in line {self._lines[inner]} too"
+                self._refuse(key, inner, "keys must be distinct", "Remove one of the two.", got=got)
+            self._lines[inner] = key.start_mark.line + 1
             result[text] = self.value(value, inner)
         return result
 
-    def _refuse(self, place: str, rule: str, fix: str, *, got: str = "", line: int | None = None) -> NoReturn:
-        line = line or self.lines.get(place)
+    def _refuse(self, node: Node, place: str, rule: str, fix: str, *, got: str = "") -> NoReturn:
+        line = node.start_mark.line + 1
         raise SpaceError.of(self._name, where=place or "file", rule=rule, got=got, fix=fix, line=line)
 
 
@@ -204,22 +203,3 @@ def _under(place: str, part: str | int) -> str:
 def _printable(text: str) -> str:
     """Return the first line of a text without what could command a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text.partition("\n")[0])
-
-
-def _override(source: Source, overrides: Sequence[str]) -> Source:
-    content, lines = copy.deepcopy(source.content), dict(source.lines)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        *parents, last = key.split(".")
-        if not equals or not last or not all(parents):
-            rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
-            raise SpaceError.of(source.name, where="--set", rule=rule, got=f"'{override}'", fix=fix)
-        node = content
-        for part in parents:
-            if not isinstance(node.get(part), dict):
-                node[part] = {}
-            node = node[part]
-        node[last] = read_text(f"value: {text}", name=f"--set {key}").content["value"]
-        lines = {place: line for place, line in lines.items() if not place.startswith(f"{key}.")}
-        lines[key] = 0  # the value no longer comes from a line of the file
-    return Source(name=source.name, content=content, lines=lines)

@@ -1,23 +1,23 @@
-"""The schema of a space file: `StudySpec`, whose sections are in `sections`, and a study's identity. Pure.
+"""The schema of a space file: `StudySpec`, whose sections are in `sections`, what is known of a person's script. Pure.
 
-Imports no Ray, torch or Optuna. A study's identity is the digest of the values that differ from the defaults, with the
-schema's version: a new key whose default does what was done before stops no resume, and makes no recorded study old.
+A study's identity is the digest of the values that differ from the defaults, with the schema's version: a new key whose
+default does what was done before stops no resume, and makes no recorded study old.
 """
 
+import copy
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticKnownError
 
-from study.space.domains import Choices, Domain, ParametersSpec, Range, Section, inner_model
-from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
+from study.space.domains import Choices, Domain, ParametersSpec, Range, Section
+from study.space.parameters import ALGORITHMS, FRAGMENT, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
 from study.space.published import published_setting
-from study.space.script import ScriptFacts
 from study.space.sections import (
     LEARNERS,
     NUM_TEST_LEVELS,
@@ -34,14 +34,103 @@ from study.space.sections import (
     task_of,
 )
 
-VERSION = 1
-"""Version of the schema of space files."""
-Standardization = Literal["steps", "rllib", "none"]
-"""What advantages are standardised over: environment steps only; as RLlib, also over the extra row that it appends to
-each fragment; or not at all."""
-Learner = Literal["fused", "rllib"]
 Execution = Literal["real", "emulated"]
 """How a trial runs: one process for each runner, or the lanes of all runners inside few processes."""
+
+# --- what is known of a script ----------------------------------------------------------------------------------------
+
+_OFF_POLICY = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma", "grad_clip", FRAGMENT)
+"""What RLlib's other algorithms have of our parameters."""
+_PERHAPS = {"num_epochs", "minibatch_size", "lambda"}
+"""What a script's own algorithm may have beside those of RLlib's that it is derived from."""
+
+
+class ScriptSource(Section):
+    """The file that a configuration was found in."""
+
+    file: str
+    """Name of the file, or of the module, without its folder: studies are alike wherever the file lies."""
+    sha256: str
+    """Of the file's content, in hexadecimal."""
+    modules: dict[str, str] = Field({})
+    """Module of the user's own that the script imports -> SHA-256 of the files of it that were imported."""
+
+
+class ScriptFacts(Section):
+    """What a script's `AlgorithmConfig` says, as JSON values; what older versions recorded besides is left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True, allow_inf_nan=True)
+
+    source: ScriptSource
+    found_as: str
+    """How the configuration was found: `module level`, `function make_config`, `tune.Tuner`, `build_algo`, …."""
+    algorithm: str
+    """Name of the algorithm's class: `PPO`, `SAC`, or the script's own."""
+    base_algorithm: str
+    """Name of RLlib's class that it is, or is derived from."""
+    environment: str
+    """Name of the environment, or of its class, as written."""
+    agents: list[str] = Field([])
+    """Policies of several agents by their ids; empty for one agent."""
+    values: dict[str, Any] = Field({})
+    """Parameter of `study.space.parameters` -> the script's value; None where it has none (`grad_clip`)."""
+    schedules: list[str] = Field([])
+    """Parameters that follow a schedule: they have no one value, and are not varied unless the space names them."""
+    overridden: list[str] = Field([])
+    """Parameters of which every module that learns has a value of its own: a value of the whole would reach none."""
+    searched: list[str] = Field([])
+    """Parameters, and other settings of RLlib, for which the script lets Tune choose; `values` has one of theirs."""
+    num_learners: int = 1
+    """Learners among which RLlib divides a batch, at least one."""
+    settings: dict[str, Any] = Field({})
+    """Other options of RLlib that the script sets -> value as text, or a digest of a long one."""
+    stop: dict[str, Any] = Field({})
+    """Its stop criteria that are numbers, by RLlib's names of results."""
+    runner_obstacle: str = ""
+    """Why RLlib's own runner samples: the batched one cannot do the same; empty where it can."""
+    learner_obstacle: str = ""
+    """The same of the learner and the fused one."""
+    sharing: Literal["harmless", "wrong", "unknown"] = "harmless"
+    """What several of its environments in one process do to one another; unknown of those for several agents."""
+
+    @property
+    def defaults(self) -> dict[str, Value]:
+        """The script's values that a space can hold: numbers within the bounds of our parameters."""
+        numbers = {name: value for name, value in self.values.items() if type(value) in (int, float)}
+        found: dict[str, Value] = {}
+        for name, value in numbers.items():
+            parameter = PARAMETERS.get(name)
+            if name == SCALE:
+                found[name] = max(int(value), 1)  # without runners its main process samples, as one runner does
+            elif parameter and math.isfinite(value) and parameter.allows(value) and value == parameter.kind(value):
+                found[name] = parameter.kind(value)
+        return found
+
+    @property
+    def traits(self) -> Algorithm:
+        """What a space may give to the script's algorithm; its defaults are the script's values."""
+        known = ALGORITHMS.get(self.base_algorithm)
+        taken = {*_OFF_POLICY} if known is None else {*known.parameters, *(_PERHAPS & self.values.keys())}
+        return Algorithm(
+            name=self.base_algorithm,
+            parameters=tuple(name for name in PARAMETERS if name in taken),
+            defaults={name: value for name, value in self.defaults.items() if name in taken},
+        )
+
+
+def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str]:
+    """Return in words how the facts of a script differ from those that a study was started with, and what to restore.
+
+    Both are `ScriptFacts` as JSON values.
+    """
+    old, new = ({**facts, **facts["source"]} for facts in (before, now))
+    facts = [name for name in sorted({*old, *new} - {"source", "file", "sha256"}) if old.get(name) != new.get(name)]
+    which = "the same" if old["sha256"] == new["sha256"] else "another"
+    got = f"{which} {new['file']}" + (f", which gives other {', '.join(facts)}" if facts else "")
+    return got, f"Restore {new['file']}, and the modules, files and versions that it reads"
+
+
+# --- the schema -------------------------------------------------------------------------------------------------------
 
 
 def _algorithm_known(name: str, info: ValidationInfo) -> str:
@@ -86,9 +175,8 @@ dense networks, CPUs and one learner; `rllib`, RLlib's own. `auto`: `fused` wher
 study, else `rllib`; each trial records which."""
     execution: Literal["auto", "real", "emulated"] = "auto"
     """`real`: one process for each runner. `emulated`: the lanes of all runners are stepped inside the main process; \
-learning is the same, the clock is not. `auto`: real where every process gets a core of \
-its own and the memory suffices (of a search, at two of its scales or more), where the environments wait \
-(`step_wait_ms`), for APPO and IMPALA, and for scripts that learn from a replay buffer; else emulated."""
+learning is the same, the clock is not. `auto`: real where every process gets a core of its own and the memory \
+suffices (of a search, at two of its scales), where environments wait (`step_wait_ms`), or emulation is impossible."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
     """When a trial ends. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
@@ -141,31 +229,16 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
         return ALGORITHMS[self.algorithm] if self.script is None else self.script.traits
 
     @property
-    def set_by_study(self) -> dict[str, Domain]:
-        """The parameters and rules to which the study gives another value than the script; without one all."""
-        values = {} if self.script is None else self.script.defaults
-        domains = {name: self.domain(name) for name in self.parameter_names} | self.rules
-        return {name: domain for name, domain in domains.items() if name not in values or values[name] != domain}
-
-    @property
     def parameter_names(self) -> tuple[str, ...]:
         """The parameters that the algorithm has; of a script those that it or the space gives a value to."""
-        known = {*self.traits.given, *(self.traits.parameters if self.script is None else self.given_parameters)}
+        known = {*self.traits.given, *(self.traits.parameters if self.script is None else self.parameters)}
         known |= {REPLACED[rule] for rule in known & REPLACED.keys()}
-        return tuple(name for name in PARAMETERS if name in known - self._as_rllib)
+        return tuple(name for name in PARAMETERS if name in known and not self._as_rllib(name))
 
-    @property
-    def _as_rllib(self) -> set[str]:
-        """The optional parameters that a space leaves as RLlib has them: no setting and no record holds them."""
-        if self.script is not None:
-            return set()
-        optional = {name: each for name, each in PARAMETERS.items() if self.algorithm in each.optional}
-        return {name for name, each in optional.items() if self.domain(name) == each.default}
-
-    @property
-    def given_parameters(self) -> frozenset[str]:
-        """The parameters and rules that the space itself says."""
-        return frozenset(self.parameters)
+    def _as_rllib(self, name: str) -> bool:
+        """Return whether a space leaves an optional parameter as RLlib has it: no setting and no record holds it."""
+        is_optional = self.script is None and name in PARAMETERS and self.algorithm in PARAMETERS[name].optional
+        return is_optional and self.domain(name) == PARAMETERS[name].default
 
     def domain(self, name: str) -> Domain:
         """Return what the algorithm or the space says about parameter `name`, or its default."""
@@ -217,19 +290,13 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
         return ""
 
     @property
-    def learner_in_use(self) -> Learner:
+    def learner_in_use(self) -> Literal["fused", "rllib"]:
         """What learns, as far as the space and what is installed here tell: a trial may find that `fused` cannot serve.
 
         All trials of a study have the same, as a comparison between engines says nothing.
         """
-        if self.learner == "rllib" or self.fused_obstacle:
-            return "rllib"
-        return "fused" if self.learner == "fused" or find_spec("jax") is not None else "rllib"
-
-    @property
-    def fused_left_out(self) -> str:
-        """Why the fused learner does not serve, as far as the space tells; one that is asked for, a trial tries."""
-        return {"rllib": "learner: rllib is set", "auto": self.fused_obstacle}.get(self.learner, "")
+        serves = not self.fused_obstacle and (self.learner == "fused" or find_spec("jax") is not None)
+        return "fused" if serves else "rllib"
 
     @property
     def fused_obstacle(self) -> str:
@@ -237,6 +304,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
         pictures = is_procgen(self.environment.id) or self.model.conv_net or self.model.conv_filters
         obstacles = {
             self.script.learner_obstacle if self.script is not None else "": True,
+            "learner: rllib is set": self.learner == "rllib",
             f"the algorithm is {self.algorithm}": self.algorithm not in ("PPO", "A2C"),
             "there are several learners": self.most_learners > 1,
             "the learner has a GPU": self.resources.num_gpus_per_learner > 0,
@@ -252,8 +320,11 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
         return max(self.resources.num_learners, *varied, 1)
 
     @property
-    def standardization_in_use(self) -> Standardization:
-        """What advantages are standardised over: the learner's own choice, and for a script as near as can be."""
+    def standardization_in_use(self) -> Literal["steps", "rllib", "none"]:
+        """What advantages are standardised over, where the learner is ours; for a script as near to it as can be.
+
+        `steps`: environment steps only. `rllib`: also the row that RLlib appends to each fragment. `none`: not at all.
+        """
         if self.algorithm != "PPO":
             return "none"
         return "rllib" if self.learner_in_use == "rllib" or self.script is not None else "steps"
@@ -301,7 +372,7 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
         """Return the complete spec, defaults included, as JSON values that `parse_space` reads back."""
         content = self.model_dump(mode="json")
         said = content["parameters"].items()
-        return {**content, "parameters": {name: each for name, each in said if name not in self._as_rllib}}
+        return {**content, "parameters": {name: each for name, each in said if not self._as_rllib(name)}}
 
     def differing(self) -> dict[str, Any]:
         """Return the values that differ from the defaults, as JSON values; sections without any are left out."""
@@ -324,16 +395,13 @@ its own and the memory suffices (of a search, at two of its scales or more), whe
 
     def digest(self) -> str:
         """Return the identity of the study: that of specs which differ in nothing that a trial depends on."""
-        identity = {name: value for name, value in self.differing().items() if name != "description"}
-        for section, name in NOT_IDENTITY:
-            if isinstance(said := identity.get(section), dict):
-                identity[section] = {key: value for key, value in said.items() if key != name}
-        identity = {"version": VERSION} | {name: value for name, value in identity.items() if value != {}}
+        identity = self.differing()
+        identity.pop("description", None)
+        identity.get("search", {}).pop("num_trials", None)  # a resume may raise it: that adds trials, and changes none
+        identity = {"version": self.version} | {name: value for name, value in identity.items() if value != {}}
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-NOT_IDENTITY = (("search", "num_trials"),)
-"""What a resume may change: it adds trials, and changes none."""
 WITHDRAWN: Mapping[str, Any] = {
     "environment.action_repeat": 1,
     "environment.frame_stack": 1,
@@ -348,35 +416,19 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     Beside it stand the places of those among them that say something by which trials ran: such a study can be read and
     not resumed.
     """
-    content, gone = dict(recorded), list[str]()
+    content, gone = copy.deepcopy(dict(recorded)), list[str]()
     if content.get("learner") == "lean":  # the update of `fused`, without JAX
         content["learner"] = "fused"
-    if isinstance(environment := content.get("environment"), dict) and "normalize_rewards" in environment:
-        environment = dict(environment)
-        scaled = {"normalize_rewards": 1} if environment.pop("normalize_rewards") else {}
-        content |= {"environment": environment, "parameters": {**content.get("parameters", {}), **scaled}}
-    return _known(content, "", StudySpec.model_fields, gone), gone
-
-
-def _known(content: Mapping[str, Any], above: str, fields: Mapping[str, Any], gone: list[str]) -> dict[str, Any]:
-    """Return what of a section this version knows; adds to `gone` the places that it does not know and that matter."""
-    known: dict[str, Any] = {}
-    for key, value in content.items():
-        place = f"{above}{key}"
-        if key not in fields:
+    environment = content.get("environment")
+    if isinstance(environment, dict) and environment.pop("normalize_rewards", False):
+        content["parameters"] = {**content.get("parameters", {}), "normalize_rewards": 1}
+    try:
+        StudySpec.model_validate(content)
+    except ValidationError as error:
+        for *above, name in (item["loc"] for item in error.errors() if item["type"] == "extra_forbidden"):
+            section: Any = content
+            for key in above:
+                section = section[key]
+            place, value = ".".join(map(str, [*above, name])), section.pop(name)
             gone += [place] if value and value != WITHDRAWN.get(place) else []
-            continue
-        info = fields[key]
-        section = None if place == "script" else _section_of(info)  # facts of a script have no keys that matter
-        inner = NAMES if place == "parameters" else getattr(section, "model_fields", None)
-        if isinstance(value, dict) and inner:
-            known[key] = _known(value, f"{place}.", inner, gone)
-        elif isinstance(value, list) and inner:
-            known[key] = [_known(each, f"{place}.", inner, gone) for each in value]
-        else:
-            known[key] = value
-    return known
-
-
-def _section_of(info: Any) -> Any:
-    return inner_model(info) if isinstance(info, FieldInfo) and get_origin(info.annotation) is not dict else None
+    return content, gone

@@ -293,9 +293,6 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     It never covers less than `level`, at any true share (`test_clopper_pearson_never_covers_less`). Wilson's is
     narrower, but a nominal 95 % falls to 83 % at n = 5 near 0 and 1, where solve rates live.
 
-    Raises:
-        AnalysisError: `n` is 0, `successes` is not in [0, n].
-
     Source:
         Clopper and Pearson, Biometrika 26 (1934).
     """
@@ -316,16 +313,13 @@ def better_with_permutation(
     does not. All assignments are tried where there are no more than `num_resamples`. **Not to be trusted for rare
     failures**: where `first` fails in 5 to 10 % of runs and a steady `second` has the same mean, p <= 0.05 comes up in
     15 to 45 % of samples of 5 to 20 runs, at 30 % in 8 to 17 %
-    (`test_permutation_errs_above_its_level_where_only_one_sample_fails_rarely`).
+    (`test_permutation_errs_at_its_level_and_above_it_where_only_one_sample_fails_rarely`).
 
     Args:
         first: One number per run, shape (runs of the first,).
         second: One number per run, shape (runs of the second,).
         rng: Source of the permutations.
         num_resamples: Permutations, >= 1; the least p-value is 1 / (num_resamples + 1).
-
-    Raises:
-        AnalysisError: A sample has fewer than two runs or is not finite.
 
     Source:
         Janssen, Statistics & Probability Letters 36 (1997); Chung and Romano, Annals of Statistics 41 (2013).
@@ -380,9 +374,6 @@ def restricted_mean(times: npt.ArrayLike, reached: npt.ArrayLike, *, horizon: fl
         reached: Whether the target was reached at that time, shape (runs,), boolean.
         horizon: Where the mean is cut, > 0, in the unit of `times`.
 
-    Raises:
-        AnalysisError: `horizon` lies behind the last run's end while some run was still without the target.
-
     Source:
         Kaplan and Meier, JASA 53 (1958); Royston and Parmar, BMC Med. Res. Methodol. 13:152 (2013).
     """
@@ -428,8 +419,6 @@ def ratio_of_restricted_means(
         of either reached the target by the horizon: the ratio is then 1 and says nothing. No upper end where the
         earliest times of `second` are 0, and no interval where those of `first` are 0 as well.
 
-    Raises:
-        AnalysisError: As `restricted_mean` for each sample.
     """
     one, one_events = _checked("first", first, first_reached, horizon)
     two, two_events = _checked("second", second, second_reached, horizon)

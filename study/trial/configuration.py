@@ -135,7 +135,7 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
     """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
 
     def has(name: str) -> bool:
-        return hasattr(config, attribute(name)) or not PARAMETERS[name].is_argument
+        return hasattr(config, attribute(name)) or PARAMETERS[name].set is not None
 
     given = {} if spec.script is None else spec.script.defaults
     sizes = {"minibatch_size"} & {*spec.traits.parameters}

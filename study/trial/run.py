@@ -27,7 +27,7 @@ from study.planning import evaluation_due, progress_of
 from study.ray_private import actors_of, connector_pieces, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
-from study.space.settings import differences, to_be_built
+from study.space.settings import differences
 from study.space.spec import StudySpec
 from study.trial.configuration import apply
 from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTorchLearner, NormalizedObservations
@@ -206,7 +206,7 @@ def read_built(
     effective = read_effective(algorithm, reports)
     if experiment.judged is not None:
         effective["evaluation_backend"] = experiment.judged.backend
-    if wrong := differences({**to_be_built(spec, asked.setting), "seed": asked.seed}, effective):
+    if wrong := differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
@@ -297,7 +297,7 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
-    arguments = [(name, each) for name, each in PARAMETERS.items() if each.is_argument]
+    arguments = [(name, each) for name, each in PARAMETERS.items() if each.set is None]
     values = {name: each.value_in(config) for name, each in arguments if hasattr(config, attribute(name))}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.

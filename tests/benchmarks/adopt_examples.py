@@ -11,20 +11,20 @@ study is in the folder already is not run again.
 """
 
 import argparse
-import csv
 import json
 import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
+
 from study.adopted.loading import read_script
 from study.errors import SpaceError
-from study.space.script import ScriptFacts
+from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,23 +43,6 @@ SMALL = (
 )
 """Changes of the written space: two iterations, and one short evaluation."""
 MINUTES = 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One script.
-
-    Attributes:
-        script: Its path below the folder that was given.
-        outcome: `runs`, `read` (with `--read-only`), `refused` before anything started, or `failed` in a trial.
-        line: What it is, or why not.
-        seconds: Wall clock, reading and both trials.
-    """
-
-    script: str
-    outcome: str
-    line: str
-    seconds: float
 
 
 def examples() -> Path:
@@ -88,8 +71,8 @@ def arguments_of(script: Path) -> str:
     return found[1] if found else ""
 
 
-def tried(script: Path, name: str, *, out: Path, read_only: bool, emulate: int | None) -> Row:
-    """Read a script, and run its study."""
+def tried(script: Path, name: str, *, out: Path, read_only: bool, emulate: int | None) -> dict[str, str | float]:
+    """Read a script, and run its study: `runs`, `read`, `refused` before anything started, or `failed` in a trial."""
     began, arguments = time.monotonic(), arguments_of(script)
     try:
         facts = read_script(str(script), args=arguments.split(), where="--config").facts
@@ -101,7 +84,7 @@ def tried(script: Path, name: str, *, out: Path, read_only: bool, emulate: int |
     else:
         outcome, line = ("read", "") if read_only else run(script, name, arguments, out, emulate)
         line = "; ".join(filter(None, [described(facts), line]))
-    return Row(script=name, outcome=outcome, line=line, seconds=round(time.monotonic() - began, 1))
+    return {"script": name, "outcome": outcome, "line": line, "seconds": round(time.monotonic() - began, 1)}
 
 
 def described(facts: ScriptFacts) -> str:
@@ -130,13 +113,12 @@ def run(script: Path, name: str, arguments: str, out: Path, emulate: int | None)
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
         if not table.exists():
             return ("refused" if done.returncode == 2 else "failed"), said[-1]
-    with table.open() as stream:
-        rows = list(csv.DictReader(stream))
-    failed = [row for row in rows if row["status"] != "finished"]
-    if len(rows) == trials and not failed:
+    rows = pd.read_csv(table).fillna("")
+    failed = rows[rows["status"] != "finished"]
+    if len(rows) == trials and failed.empty:
         return "runs", ""
-    if failed:
-        return "failed", " ".join((failed[0].get("reason") or failed[0]["status"]).split())
+    if len(failed):
+        return "failed", " ".join((failed.iloc[0]["reason"] or failed.iloc[0]["status"]).split())
     return "failed", f"{len(rows)} of {trials} trials: {said[-1]}"
 
 
@@ -157,10 +139,10 @@ def main() -> None:
             for script, name in scripts_in(place.resolve()):
                 row = tried(script, name, out=out, read_only=options.read_only, emulate=options.emulate)
                 rows.append(row)
-                print(f"| {row.script} | {row.outcome} | {row.line[:240].replace('|', '/')} |", flush=True)
-    good = sum(row.outcome in ("runs", "read") for row in rows)
+                print(f"| {name} | {row['outcome']} | {str(row['line'])[:240].replace('|', '/')} |", flush=True)
+    good = sum(row["outcome"] in ("runs", "read") for row in rows)
     print(f"\n{good} of {len(rows)} {'can be read' if options.read_only else 'run'}.")
-    print(json.dumps({"good": good, "scripts": len(rows), "rows": [asdict(row) for row in rows]}))
+    print(json.dumps({"good": good, "scripts": len(rows), "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ the search is said to have paid. Brackets are 95 % intervals of the simulation (
 """
 
 import argparse
-import math
 from collections import Counter
 
 import numpy as np
+from scipy import stats
 
 from study.designs.holdup.verdict import Arm, Run, compare, judge, search_paid
 from study.space.sections import HoldUpSpec
@@ -97,10 +97,8 @@ def paid(spread, studies, losses, *, seed=0):
 
 def share(count, total):
     """Return a share in percent with Wilson's interval."""
-    p, z = count / total, 1.96
-    middle, half = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + (z / (2 * total)) ** 2)
-    low, high = (100 * min(max((middle + sign * half) / (1 + z * z / total), 0), 1) for sign in (-1, 1))
-    return f"{100 * p:.1f} [{low:.1f}, {high:.1f}]"
+    low, high = stats.binomtest(count, total).proportion_ci(method="wilson")
+    return f"{100 * count / total:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def main():

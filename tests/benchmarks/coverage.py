@@ -41,15 +41,7 @@ Draw = Callable[[Rng, int], tuple[Estimate | None, float]]
 
 @dataclass(frozen=True)
 class Row:
-    """One printed interval.
-
-    Attributes:
-        what: The quantity and the population that is drawn from.
-        where: Where the program prints it.
-        draw: One sample.
-        repetitions: Samples per cell.
-        level: Nominal coverage.
-    """
+    """One printed interval: the quantity and its population, where it is printed, one sample, samples of a cell."""
 
     what: str
     where: str
@@ -201,7 +193,7 @@ ROWS = (
     Row("ratio of times to target, 20 % never reach it", "the same", censored_ratio(0.2), 1000),
     Row("steps to target, 20 % never reach it", "T8", censored_mean(0.2), 1000),
     Row("time to the target, 10 % never reach it", "T8", time_to_target, 1000),
-    Row("speed-up, paired by block", "T2, T3, efficiencies, Karp-Flatt", speed_up),
+    Row("speed-up, paired by block", "T2, T3, efficiencies", speed_up),
     Row("ratio without a common block", "the same", unpaired),
     Row("part of a decomposed ratio", "notes of T2", decomposed),
     Row("throughput, total over total", "T2, T4, T8", rate),

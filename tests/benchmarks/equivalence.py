@@ -13,13 +13,14 @@ Runs for half an hour on two cores; no times are compared, so that the machine n
 """
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 MARGIN, LEVEL = 0.05, 0.05
 """The margin is the tolerance of the first rule of a hold-up study: less than that rule calls a loss."""
@@ -73,10 +74,9 @@ def main() -> None:
     parser.add_argument("--runners", type=int, metavar="N", help="emulated runners; without it one, of 16 environments")
     parser.add_argument("--keep", type=Path, help="folder for the studies; a second call resumes them")
     options = parser.parse_args()
-    from tests.benchmarks.timing import end_on_sigterm, machine, versions
+    from tests.benchmarks.timing import about, end_on_sigterm
 
     end_on_sigterm()
-    about = machine()
     rows = []
     seeds = list(range(options.first_seed, options.first_seed + options.seeds))
     with tempfile.TemporaryDirectory() as temporary:
@@ -87,7 +87,7 @@ def main() -> None:
             rows.append(row)
             print(_sentence(environment, row, options.first, options.second), flush=True)
     record = {"benchmark": "equivalence", "margin": MARGIN, "level": LEVEL, "rows": rows}
-    print(json.dumps({**record, **about, "versions": versions(["ray", "torch", "gymnasium"])}))
+    print(json.dumps({**record, **about("ray", "torch", "gymnasium")}))
 
 
 def _sentence(subject: str, row: dict[str, Any], first: str, second: str) -> str:
@@ -115,15 +115,8 @@ def _compare(
             process.terminate()
             process.wait()
     studies = {name: folder / "studies" / f"{environment}-{name.replace('+', '-')}" for name in engines}
-    return {
-        "environment": environment,
-        **_tested({name: _scores(study / "trials.csv") for name, study in studies.items()}),
-    }
-
-
-def _tested(scores: dict[str, list[float]]) -> dict[str, Any]:
-    test = equivalence(*scores.values())
-    return {**dict(zip(scores, test.pop("samples"), strict=True)), **test}
+    test = equivalence(*(pd.read_csv(study / "trials.csv")["score"].to_list() for study in studies.values()))
+    return {"environment": environment, **dict(zip(engines, test.pop("samples"), strict=True)), **test}
 
 
 def _space(environment: str, engine: str, seeds: list[int], runners: int | None) -> dict[str, Any]:
@@ -154,11 +147,6 @@ def _start(content: dict[str, Any], environment: str, engine: str, folder: Path)
     command += ["--name", f"{environment}-{name}", "--tracking-uri", f"sqlite:///{folder}/{environment}-{name}.db"]
     with (folder / f"{environment}-{name}.log").open("ab") as log:
         return subprocess.Popen([*command, "--resume-or-start"], stdout=log, stderr=subprocess.STDOUT)
-
-
-def _scores(table: Path) -> list[float]:
-    with table.open() as file:
-        return [float(row["score"]) for row in csv.DictReader(file)]
 
 
 def equivalence(first: list[float], second: list[float]) -> dict[str, Any]:

@@ -16,23 +16,78 @@ our mean. The last line is JSON. Settings that need what this program has not ar
 """
 
 import argparse
-import csv
 import json
 import math
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import pandas as pd
+from pydantic import Field
 
 from study.records.records import Iteration, read_lines
-from study.space.published import Published, published
+from study.space import published as files
+from study.space.domains import Section
+from study.space.parameters import Value
 
 ENGINES = {"fused": {"runner": "batched", "learner": "fused"}, "hosted": {"runner": "stock", "learner": "rllib"}}
 LEVEL = 0.95
 GLANCE = {"episodes": 20, "num_evaluations": 1}
 """Evaluation where the published return is of the training."""
+
+
+class EvaluationSource(Section):
+    """What a published return is the mean of: one of the three."""
+
+    episodes: int | None = None
+    """Greedy episodes of the trained policy."""
+    training_episodes: int | None = None
+    """The last episodes of the training."""
+    training_steps: int | None = None
+    """The episodes that ended in so many last steps of the training."""
+
+
+class Published(Section):
+    """A setting of PPO for one environment, in the parameters of this program, and the return published for it."""
+
+    source: str
+    project: str
+    """Repository on GitHub."""
+    version: str
+    """Commit."""
+    files: list[str]
+    """Where setting and return stand."""
+    parameters: dict[str, Value]
+    """All but the runners and their environments."""
+    model: dict[str, Any]
+    """Its network, as the section `model` of a space; a baseline has the network of the space."""
+    environment: dict[str, Any] = Field({})
+    """Other keys of the section `environment` by which it runs here."""
+    num_envs: int
+    """Environments in which it was published. Its batch is the same in any other number."""
+    env_steps: int
+    """Budget."""
+    evaluation: EvaluationSource
+    mean: float
+    sd: float | None = None
+    """Standard deviation, where it is published."""
+    n: int
+    """Of what `over` says."""
+    over: Literal["episodes", "seeds"]
+    """What `sd` and `n` are of: episodes of one agent, or seeds."""
+    lacks: str = ""
+    """What this program cannot do of it: no study can have it as a baseline."""
+    differs: str = ""
+    """What else is not the same here."""
+
+
+def published() -> Mapping[str, Mapping[str, Published]]:
+    """Return source -> environment -> what it publishes."""
+    entries = files.published().items()
+    return {source: {name: Published(**entry) for name, entry in here.items()} for source, here in entries}
 
 
 def main() -> None:
@@ -60,20 +115,25 @@ def main() -> None:
                 f"{_name(entry, environment)}: {entry.mean} {_spread(entry)}; {entry.env_steps:,} steps{_lacks(entry)}"
             )
         return
-    from tests.benchmarks.timing import end_on_sigterm, machine, versions
+    from tests.benchmarks.timing import about, end_on_sigterm
 
     end_on_sigterm()
     rows = []
+    print("| source, environment | published | engine | here | ours less theirs | agrees | CPU-hours |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for environment, entry in chosen:
         if entry.lacks:
             print(f"{_name(entry, environment)}: not run{_lacks(entry)}", flush=True)
         for engine in [engine for engine in engines_of(entry) if engine in (options.engine or ENGINES)]:
             folder = _run(environment, entry, engine, options.seeds, options.keep.resolve())
             rows.append(_row(environment, entry, engine, folder))
-            print("\n".join(_table(rows[-1:])), flush=True)
-    print("\n".join(_table(rows)))
+            print(_line(rows[-1]), flush=True)
+    for words in dict.fromkeys(
+        f"{row['source']} {row['environment']}: {row['differs']}." for row in rows if row["differs"]
+    ):
+        print(words)
     record = {"benchmark": "published", "rows": rows, "cpu_hours": sum(row["cpu_hours"] for row in rows)}
-    print(json.dumps({**record, **machine(), "versions": versions(["ray", "torch", "jax", "gymnasium", "envpool"])}))
+    print(json.dumps({**record, **about("ray", "torch", "jax", "gymnasium", "envpool")}))
 
 
 def engines_of(entry: Published) -> list[str]:
@@ -133,7 +193,7 @@ def _run(environment: str, entry: Published, engine: str, num_seeds: int, keep: 
 def returns_of(study: Path, entry: Published) -> list[float]:
     """Return the return of each seed, taken as the source takes it."""
     if entry.evaluation.episodes:
-        return [float(row["final_return"]) for row in _trials(study)]
+        return pd.read_csv(study / "trials.csv")["final_return"].to_list()
     trained: dict[int, list[Iteration]] = defaultdict(list)
     for line in read_lines(study / "records.jsonl"):
         if isinstance(record := line.record, Iteration):
@@ -159,13 +219,8 @@ def _of_training(iterations: Sequence[Iteration], entry: Published) -> float:
     return total / episodes if episodes else math.nan
 
 
-def _trials(study: Path) -> list[dict[str, str]]:
-    with (study / "trials.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def _row(environment: str, entry: Published, engine: str, study: Path) -> dict[str, Any]:
-    trials = _trials(study)
+    trials = pd.read_csv(study / "trials.csv")
     return {
         "source": entry.source,
         "environment": environment,
@@ -173,8 +228,8 @@ def _row(environment: str, entry: Published, engine: str, study: Path) -> dict[s
         "published": entry.mean,
         "spread": _spread(entry),
         **compare(returns_of(study, entry), entry),
-        "failed": sum(row["status"] != "finished" for row in trials),
-        "cpu_hours": sum(float(row["cpu_s_spent"] or 0) for row in trials) / 3600,
+        "failed": int((trials["status"] != "finished").sum()),
+        "cpu_hours": float(trials["cpu_s_spent"].sum()) / 3600,
         "differs": entry.differs,
     }
 
@@ -204,26 +259,19 @@ def compare(returns: Sequence[float], entry: Published) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield "| source, environment | published | engine | here | ours less theirs | agrees | CPU-hours |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for row in rows:
-        (low, high), (least, most) = row["interval"], row["difference_interval"]
-        failed = f", {row['failed']} failed" if row["failed"] else ""
-        words = [
-            f"{row['source']} {row['environment']}",
-            f"{row['published']:g} {row['spread']}",
-            row["engine"],
-            f"{row['mean']:.2f} ({low:.2f} to {high:.2f}, n={len(row['returns'])}{failed})",
-            f"{row['difference']:+.2f} ({least:+.2f} to {most:+.2f})",
-            "yes" if row["agrees"] else "no",
-            f"{row['cpu_hours']:.3f}",
-        ]
-        yield f"| {' | '.join(words)} |"
-    for words in dict.fromkeys(
-        f"{row['source']} {row['environment']}: {row['differs']}." for row in rows if row["differs"]
-    ):
-        yield words
+def _line(row: Mapping[str, Any]) -> str:
+    (low, high), (least, most) = row["interval"], row["difference_interval"]
+    failed = f", {row['failed']} failed" if row["failed"] else ""
+    words = [
+        f"{row['source']} {row['environment']}",
+        f"{row['published']:g} {row['spread']}",
+        row["engine"],
+        f"{row['mean']:.2f} ({low:.2f} to {high:.2f}, n={len(row['returns'])}{failed})",
+        f"{row['difference']:+.2f} ({least:+.2f} to {most:+.2f})",
+        "yes" if row["agrees"] else "no",
+        f"{row['cpu_hours']:.3f}",
+    ]
+    return f"| {' | '.join(words)} |"
 
 
 if __name__ == "__main__":

@@ -9,10 +9,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from study.machine.host import cpu_model
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 30.0
@@ -20,16 +22,8 @@ GRACE_S = 30.0
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_NUM_THREADS")
 """Taken from children: what is set outside would count for some of the compared programs and not for others."""
 
-Item = TypeVar("Item")
-
-
 Run = Mapping[str, float]
 """What one run of a column took, by quantity."""
-
-
-def alternated(items: Sequence[Item], repetition: int) -> Sequence[Item]:
-    """Return the items in the order of this repetition: every second one runs backwards."""
-    return items if repetition % 2 == 0 else items[::-1]
 
 
 def in_turns(
@@ -40,7 +34,7 @@ def in_turns(
     runs: dict[str, list[Run]] = {name: [] for name in columns}
     print(f"{'':<26}" + "".join(f"{name:>16}" for name in shown), flush=True)
     for repetition in range(repetitions):
-        for name in alternated(columns, repetition):
+        for name in columns if repetition % 2 == 0 else columns[::-1]:  # every second one runs backwards
             runs[name].append(run(name, repetition))
             taken = "".join(f"{runs[name][-1].get(key, float('nan')):>16,.2f}" for key in shown)
             print(f"{name:<26}{taken}", flush=True)
@@ -84,13 +78,9 @@ def in_a_process(module: str, *words: str) -> dict[str, Any]:
         child = subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True)
         try:
             said, _ = child.communicate()
-        except BaseException:
+        finally:
             child.terminate()
-            try:
-                child.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-            raise
+            child.wait(GRACE_S)
         lines = said.splitlines()
         if child.returncode or not lines:
             errors.seek(0)
@@ -100,41 +90,16 @@ def in_a_process(module: str, *words: str) -> dict[str, Any]:
     return found
 
 
-def machine() -> dict[str, str | int | float | None]:
-    """Return what a timing depends on: processor, cores, load before the benchmark, state of the checkout."""
+def about(*distributions: str) -> dict[str, Any]:
+    """Return what a timing depends on: processor, cores, load, state of the checkout, versions of what is installed."""
+    describe = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
+    installed = {each.metadata["Name"].lower(): each.version for each in metadata.distributions()}
     return {
-        "cpu_model": _cpu_model(),
+        "cpu_model": cpu_model(),
         "num_cpus": len(os.sched_getaffinity(0)),
-        "load_1min_before": round(os.getloadavg()[0], 2),
+        "load_1min": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "commit": _commit(),
+        "commit": subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip(),
+        "versions": {name: installed.get(name) for name in distributions},
     }
-
-
-def versions(distributions: Iterable[str]) -> dict[str, str | None]:
-    """Return the installed version of each distribution, None where it is not installed."""
-    found: dict[str, str | None] = {}
-    for name in distributions:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def _cpu_model() -> str | None:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == "model name":
-            return value.strip()
-    return None
-
-
-def _commit() -> str | None:
-    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() or None

@@ -15,6 +15,7 @@ training alone, without evaluation and start. The last line is JSON.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import threading
@@ -50,17 +51,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200_000)
     parser.add_argument("--runners", type=int, default=46)
     parser.add_argument("--columns", nargs="+", choices=[*OURS, *PEERS], default=DEFAULT, metavar="COLUMN")
-    parser.add_argument("--child", choices=list(OURS), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=[*OURS, *PEERS], help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(_trials(OURS[options.child], options)))
+        print(json.dumps(_sb3(options) if options.child in PEERS else _trials(OURS[options.child], options)))
         return
-    from tests.benchmarks.timing import in_turns, machine, ratios, versions
-
-    about = machine()
+    from tests.benchmarks.timing import about, as_words, in_a_process, in_turns, ratios
 
     def run(name: str, repetition: int) -> dict[str, float]:
-        return _peer(options, repetition) if name in PEERS else _ours(name, options)
+        words = as_words(options, "env", "steps", "runners")
+        return in_a_process("whole_trial", "--child", name, "--seed", str(repetition), *words)
 
     chosen = [*options.columns]
     runs = in_turns(chosen, options.repetitions, run, shown=SHOWN)
@@ -69,34 +70,33 @@ def main() -> None:
         others = [name for name in chosen if name != "fused" and (name in PEERS) is (key == "training_cpu_s")]
         found |= ratios(runs, {(name, "fused"): None for name in others}, key)
     asked = {name: getattr(options, name) for name in ("env", "steps", "runners", "repetitions")}
-    packages = versions(["ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3"])
-    record = {"benchmark": "whole_trial", **asked, "ratios": found, "runs": runs}
-    print(json.dumps({**record, **about, "versions": packages}))
+    here = about("ray", "torch", "gymnasium", "numpy", "jax", "envpool", "stable-baselines3")
+    print(json.dumps({"benchmark": "whole_trial", **asked, "ratios": found, "runs": runs, **here}))
 
 
-def _ours(name: str, options: argparse.Namespace) -> dict[str, float]:
-    from tests.benchmarks.timing import as_words, in_a_process
+def _sb3(options: argparse.Namespace) -> dict[str, float]:
+    """Train by Stable-Baselines3's PPO, from its first step to its last update; `.[benchmarks]` brings it."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_vec_env
 
-    return in_a_process("whole_trial", "--child", name, *as_words(options, "env", "steps", "runners"))
-
-
-def _peer(options: argparse.Namespace, repetition: int) -> dict[str, float]:
-    from tests.benchmarks.timing import in_a_process
-
+    torch.set_num_threads(1)
+    num_envs = options.runners * int(SETTING["num_envs_per_env_runner"])
     batch = options.runners * int(SETTING["steps_per_env_runner"])
-    workload = {
-        "env_id": options.env,
-        "num_envs": options.runners * SETTING["num_envs_per_env_runner"],
-        "iterations": -(-options.steps // batch),
-        "seed": repetition,
-        "train_batch_size": batch,
-        "minibatch_size": SETTING["minibatch_size"],
-        "num_epochs": SETTING["num_epochs"],
-        "hiddens": [64, 64],
-        "lr": SETTING["lr"],
-    }
-    training = in_a_process("peers", json.dumps(workload))
-    return {"wall_s": training["seconds"], "training_cpu_s": training["cpu_seconds"]}
+    model = PPO(
+        "MlpPolicy",
+        make_vec_env(options.env, n_envs=num_envs, seed=options.seed),
+        n_steps=batch // num_envs,
+        batch_size=SETTING["minibatch_size"],
+        n_epochs=SETTING["num_epochs"],
+        learning_rate=SETTING["lr"],
+        policy_kwargs={"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": torch.nn.Tanh},
+        seed=options.seed,
+        device="cpu",
+    )
+    wall, cpu = time.perf_counter(), time.process_time()
+    model.learn(total_timesteps=-(-options.steps // batch) * batch)
+    return {"wall_s": time.perf_counter() - wall, "training_cpu_s": time.process_time() - cpu}
 
 
 def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float]:
@@ -110,6 +110,7 @@ def _trials(own: dict[str, str], options: argparse.Namespace) -> dict[str, float
         first = _trial(own, options, seed=1)
         forget_trial()
         second = _trial(own, options, seed=2)
+        memory.look()
         firsts = {f"first_{name}": first[name] for name in ("start_s", "cpu_s", "wall_s")}
         return {**second, **firsts, "memory_mb": memory.peak_mb}
 
@@ -173,41 +174,27 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
 class _Memory:
     """Watches the proportional set size of this process and everything below it, Ray included."""
 
-    def __init__(self) -> None:
-        self._peak_mb = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    @property
-    def peak_mb(self) -> float:
-        """The largest so far, in MB."""
-        self._look()
-        return self._peak_mb
-
     def __enter__(self) -> "_Memory":
-        self._thread.start()
+        self.peak_mb, self._ended = 0.0, threading.Event()
+        threading.Thread(target=self._watch, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
 
     def _watch(self) -> None:
         # Seldom: to read the memory map of a hundred processes takes a second of a core.
         while not self._ended.wait(20):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
         import psutil
 
-        own = psutil.Process()
         total = 0
-        for process in [own, *own.children(recursive=True)]:
-            try:
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(psutil.Error):  # it ended meanwhile
                 total += process.memory_full_info().pss
-            except psutil.Error:
-                continue  # it ended meanwhile
-        self._peak_mb = max(self._peak_mb, total / 1e6)
+        self.peak_mb = max(self.peak_mb, total / 1e6)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ newest Ray.
 """
 
 import ast
-import dis
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -119,19 +119,11 @@ def test_an_attribute_is_there(path, names):
 
 
 def has_or_sets(kind, attribute):
-    """Return whether a class has an attribute, or one of its methods sets it, as its constructor may."""
-    return any(
-        attribute in vars(each) or any(sets(member, attribute) for member in vars(each).values())
-        for each in kind.__mro__
+    """Return whether a class has an attribute, or its source sets it, as its constructor may."""
+    sources = (inspect.getsource(each) for each in kind.__mro__ if each.__module__.startswith("ray."))
+    return hasattr(kind, attribute) or any(
+        re.search(rf"self\.{attribute}\b(?::[^=]+)?\s*=[^=]", text) for text in sources
     )
-
-
-def sets(member, attribute):
-    """Return whether a function gives an object an attribute."""
-    code = getattr(inspect.unwrap(member) if inspect.isfunction(member) else member, "__code__", None)
-    if code is None or attribute not in code.co_names:
-        return False
-    return any(each.opname == "STORE_ATTR" and each.argval == attribute for each in dis.get_instructions(code))
 
 
 REPLACED = [
@@ -169,18 +161,13 @@ def test_no_other_method_of_ours_replaces_a_private_one():
 
 def classes_of_ours():
     """Yield every class of a trial or of the driver that is derived from one of Ray's."""
-    for package in ("trial", "driver"):
-        for file in sorted((ROOT / "study" / package).rglob("*.py")):
-            text = file.read_text()
-            if "class " not in text or file.stem == "__main__" or ("import jax\n" in text and not find_spec("jax")):
-                continue
-            module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
-            kinds = [each for each in vars(module).values() if inspect.isclass(each)]
-            yield from (
-                each
-                for each in kinds
-                if each.__module__ == module.__name__ and any(base.__module__.startswith("ray.") for base in each.mro())
-            )
+    for file in sorted((*ROOT.glob("study/trial/**/*.py"), *ROOT.glob("study/driver/**/*.py"))):
+        text = file.read_text()
+        if "class " in text and file.stem != "__main__" and ("import jax\n" not in text or find_spec("jax")):
+            name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            kinds = [each for each in vars(importlib.import_module(name)).values() if inspect.isclass(each)]
+            own = [each for each in kinds if each.__module__ == name]
+            yield from (each for each in own if any(base.__module__.startswith("ray.") for base in each.mro()))
 
 
 # --- words in Ray's sources ------------------------------------------------------------------------------------------
@@ -258,7 +245,7 @@ def test_tensorboardx_writes_without_torch():
 
 # --- nothing private is used elsewhere -------------------------------------------------------------------------------
 
-ENGINES = ("ray", "torch", "optuna", "mlflow", "tensorboardX", "gymnasium", "numpy", "jax")
+ENGINE = re.compile(r"\.?(ray|torch|optuna|mlflow|tensorboardX|gymnasium|numpy|jax)\b")
 ALLOWED = ("_exit", "_replace")
 """Names with an underscore that Python documents, of `os` and of named tuples."""
 
@@ -271,21 +258,18 @@ def test_private_names_are_used_in_these_files_alone():
     """What a class of ours reads of itself may be RLlib's: it is listed above."""
     found = []
     for file in sorted((ROOT / "study").rglob("*.py")):
-        name, module = str(file.relative_to(ROOT)), ast.parse(file.read_text())
-        if name in HOMES:
-            continue
-        nodes = list(ast.walk(module))
+        nodes = list(ast.walk(ast.parse(file.read_text())))
         own = {each.name for each in nodes if isinstance(each, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)}
         own |= {each.attr for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)}
-        for node in nodes:
-            if isinstance(node, ast.Attribute) and private(node.attr):
-                of_itself = ast.unparse(node.value) in ("self", "cls", "super()")
-                if not of_itself and node.attr not in own and node.attr not in ALLOWED:
-                    found.append(f"{name}:{node.lineno} {ast.unparse(node)}")
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ENGINES:
-                parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-                found += [f"{name}:{node.lineno} import {part}" for part in parts if private(part)]
-            elif isinstance(node, ast.Import):
-                parts = [part for alias in node.names for part in alias.name.split(".")]
-                found += [f"{name}:{node.lineno} import {part}" for part in parts if private(part)]
+        names = [
+            (each.lineno, each.attr)
+            for each in nodes
+            if isinstance(each, ast.Attribute) and ast.unparse(each.value) not in ("self", "cls", "super()")
+        ]
+        for each in nodes:
+            if isinstance(each, ast.Import | ast.ImportFrom):
+                paths = [f"{getattr(each, 'module', '')}.{alias.name}" for alias in each.names]
+                names += [(each.lineno, part) for path in paths for part in path.split(".") if ENGINE.match(path)]
+        if str(file.relative_to(ROOT)) not in HOMES:
+            found += [f"{file}:{line} {name}" for line, name in names if private(name) and name not in {*own, *ALLOWED}]
     assert found == []

@@ -61,26 +61,15 @@ class Cluster:
         """Words that give a command the cluster's environment; RAY_TMPDIR is where `auto` looks."""
         return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
 
-    @property
-    def address_file(self) -> Path:
-        """What `ray start` leaves for `auto`."""
-        return self.folder / "ray_current_cluster"
-
     def start_head(self, num_cpus: int = 0, host: str = "127.0.0.1", **config: object) -> None:
         words = ["--head", "--port", self.port, "--temp-dir", self.folder, "--include-dashboard=False"]
         words += ["--node-ip-address", host, "--num-cpus", num_cpus]
         self._ray_start(*words, *(["--system-config", json.dumps(config)] if config else []))
         # Ray replaces a loopback address of the head by one that other machines can reach.
-        self.address = self.address_file.read_text().strip()
+        self.address = (self.folder / "ray_current_cluster").read_text().strip()
 
     def add_node(self, num_cpus: int, host: str, *, within: Sequence[str] = ()) -> None:
-        """Add a node with an address of its own; all of 127.0.0.0/8 is this machine.
-
-        Args:
-            num_cpus: CPUs that Ray hands out there.
-            host: Its address.
-            within: Words of a command that starts the node, such as `unshare --mount`.
-        """
+        """Add a node with an address of its own, all of 127.0.0.0/8 is this machine, started `within` a command."""
         where = ("--address", self.address, "--node-ip-address", host, "--num-cpus", num_cpus)
         self._ray_start(*where, within=within)
 
@@ -126,11 +115,7 @@ class Cluster:
 
     def stop(self, *, forget: bool = True) -> None:
         """End its processes; with `forget` remove its folder too."""
-        mine = {process for parent in self.processes() for process in (parent, *parent.children(recursive=True))}
-        for process in mine:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(mine, timeout=30)
+        kill_all({process for parent in self.processes() for process in (parent, *parent.children(recursive=True))})
         assert not self.processes()
         if forget:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -168,4 +153,4 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(processes, timeout=10)
+    psutil.wait_procs(processes, timeout=30)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.testbed.fixtures import oar, slurm, ssh_hosts  # noqa: F401 (fixtures: their names are all that is used)
+from tests.testbed.schedulers import oar, slurm, ssh  # noqa: F401 (fixtures: their names are all that is used)
 
 BROWSER_FLAGS = [
     "--headless",

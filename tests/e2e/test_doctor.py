@@ -1,13 +1,13 @@
 """`python -m study doctor` as a person types it: faults planted on a machine, a live cluster and an MLflow server."""
 
 import json
-import time
 
 import psutil
 import pytest
 
 from tests.e2e.clusters import Cluster
 from tests.e2e.commands import SPACE, run, study
+from tests.waiting import until
 
 
 def doctor(place, *words, before=(), timeout=200):
@@ -36,62 +36,38 @@ def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
     place = tmp_path / "work"
     place.mkdir()
     (tmp_path / "space.yaml").write_text(SPACE)
-    words = ["--space", tmp_path / "space.yaml"]
-    quiet = ["env", f"HOME={tmp_path}"]
-    code, findings = doctor(place, *words, before=quiet)
+    code, findings = doctor(place, "--space", tmp_path / "space.yaml", before=["env", f"HOME={tmp_path}"])
     # Warnings depend on the machine of the test.
-    failed = {name: text for name, (level, text) in findings.items() if level == "fail"}
-    assert failed == {}
+    assert {name: text for name, (level, text) in findings.items() if level == "fail"} == {}
     assert code == 0
+    assert list(findings) == ["ray", "packages", "CPUs", "memory", "other work", "storage", "mlflow", "space"]
     for name in ("ray", "packages", "CPUs"):
         assert_says(findings, name, "ok")
-    assert list(findings) == ["ray", "packages", "CPUs", "memory", "other work", "storage", "mlflow", "space"]
-    assert [text for level, text in findings.values() if (level == "ok") != text.endswith(" | \n")] == []
-    assert_says(findings, "mlflow", "ok", "mlflow.db will be made by the first study")
     assert_says(findings, "storage", "ok", f"{place} (where studies would be made)")
-    assert_says(findings, "space", "ok", "its largest trial fits")
-    assert list(place.iterdir()) == []
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["space.yaml", "work"]
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["space.yaml", "work"]
 
 
 def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray" / "auth_token").write_text("0" * 64)
     (tmp_path / "studies").write_text("a file")
-    before = ["env", f"HOME={tmp_path}", "OMP_NUM_THREADS=16"]
     words = study("doctor", "--tracking-uri", "http://127.0.0.1:9", "--address", "127.0.0.1:10")
-    done = run([*before, *words], tmp_path, timeout=60)
+    done = run(["env", "OMP_NUM_THREADS=16", *words], tmp_path, timeout=60)
     assert done.returncode == 2, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
-    for level, name, found in (
-        ("fail", "ray", "127.0.0.1:10"),
-        ("warn", "CPUs", "OMP_NUM_THREADS=16"),
-        ("fail", "storage", "no folder that can be written"),
-        ("fail", "mlflow", "Connection refused"),
-    ):
-        (line,) = [line for line in lines if line.startswith(f"{level:<4}  {name}: ") and found in line]
-        assert " Fix: " in line
-    assert lines[-1].endswith("a study would fail here, or its numbers be wrong.")
+    told = {line.partition(":")[0] for line in done.stdout.splitlines() if " Fix: " in line}
+    assert {"fail  ray", "warn  CPUs", "fail  storage", "fail  mlflow"} <= told, done.stdout
+    assert done.stdout.splitlines()[-1].endswith("a study would fail here, or its numbers be wrong.")
 
 
 @pytest.fixture
-def uneven():
-    clusters = []
-
-    def make(**settings: str) -> Cluster:
-        clusters.append(Cluster(**settings))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.stop()
+def cluster():
+    cluster = Cluster(RAY_worker_niceness="0", OMP_NUM_THREADS="1")
+    yield cluster
+    cluster.stop()
 
 
 @pytest.mark.heavy
-def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, uneven):
+def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, cluster):
     (tmp_path / "space.yaml").write_text(SPACE + "execution: real\n")
     cores = psutil.cpu_count(logical=False) or 1
-    cluster = uneven(RAY_worker_niceness="0", OMP_NUM_THREADS="1")
     cluster.start_head(num_cpus=1)
     at_head = cluster.address.rpartition(":")[0]
 
@@ -110,8 +86,6 @@ def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path
     assert f"{at_head}: OMP" not in findings["CPUs"][1]
 
     cluster.raylet("127.0.0.2").kill()
-    deadline = time.monotonic() + 60
-    while cluster.state(0)["nodes"] > 1:
-        assert time.monotonic() < deadline, "Ray does not notice"
+    until(lambda: cluster.state(0)["nodes"] == 1, "Ray notices")
     _, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
     assert_says(findings, "ray", "warn", "1 node died and did not come back: 127.0.0.2")

@@ -92,22 +92,3 @@ def test_a_hold_up_study_from_search_to_export(driver):
         assert abs(float(steps) - each.env_steps) <= 6 * each.iteration
     table = run(study("export", folder, "--scale", "2", "--format", "yaml"), place)
     assert "train_batch_size" in table.stdout
-
-
-KILLED_AFTER = (2, 6, 10, 17, 24)
-"""Ended trials at which the driver is killed: in search, race and confirmation."""
-
-
-@pytest.mark.heavy
-@pytest.mark.timeout(3600)
-def test_a_study_that_was_killed_five_times_verifies(driver):
-    folder, place = driver.folder, driver.place
-    for ended in KILLED_AFTER:
-        driver.start()
-        driver.wait_for("trial_ended", ended)
-        driver.kill()
-    assert driver.run(timeout=1800) == 0, driver.said
-    assert [record.session for record in driver.records() if record.kind == "study_opened"] == [1, 2, 3, 4, 5, 6]
-
-    found = run(study("certificate", "verify", folder), place)
-    assert found.returncode == 0, found.stderr

@@ -22,12 +22,10 @@ STUDIES = {"search": "example_coinrun", "throughput": "example_throughput", "hol
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
 
 
-def code_cells(book):
-    return [cell for cell in book.cells if cell.cell_type == "code"]
-
-
 def read(name):
-    return nbformat.read(ANALYSIS / name, as_version=4)
+    """Return a notebook and its cells of code."""
+    book = nbformat.read(ANALYSIS / name, as_version=4)
+    return book, [cell for cell in book.cells if cell.cell_type == "code"]
 
 
 def execute(book):
@@ -44,7 +42,7 @@ def execute(book):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_is_thin(name):
-    cells = code_cells(read(name))
+    _, cells = read(name)
     assert len(cells) <= 12
     assert [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])] == [cells[0]]
     for cell in cells:
@@ -54,8 +52,7 @@ def test_a_notebook_is_thin(name):
 
 @pytest.mark.parametrize("name", OF_ANY_STUDY)
 def test_a_notebook_begins_with_its_answer_and_quotes_no_number(name):
-    book = read(name)
-    cells = code_cells(book)
+    book, cells = read(name)
     assert cells[1].source.endswith("opened.answer()")
     assert cells[-1].source.startswith("import seaborn")
     assert "opened.trials" not in cells[-1].source, "what may not be compared is together in no picture"
@@ -64,7 +61,7 @@ def test_a_notebook_begins_with_its_answer_and_quotes_no_number(name):
 
 
 def test_the_table_that_people_come_for_is_the_first_after_the_answer():
-    answer, table = code_cells(read("scaling.ipynb"))[1:3]
+    answer, table = read("scaling.ipynb")[1][1:3]
     assert table.source == 'opened.table("strong_scaling")'
     sentence = analysis.open(ANALYSIS / "example_throughput").answer().sentence
     assert sentence in answer.outputs[0]["data"]["text/html"]
@@ -75,19 +72,16 @@ def test_the_table_that_people_come_for_is_the_first_after_the_answer():
 @pytest.mark.parametrize("kind", STUDIES)
 @pytest.mark.parametrize("name", OF_ANY_STUDY)
 def test_a_notebook_runs_on_a_study_of_any_kind(name, kind):
-    book = read(name)
-    parameters = code_cells(book)[0]
-    parameters.source = parameters.source.replace(
-        ast.literal_eval(parameters.source.split("study, name = ")[1])[0], STUDIES[kind]
-    )
+    book, (parameters, *cells) = read(name)
+    shown = ast.literal_eval(parameters.source.split("study, name = ")[1])[0]
+    parameters.source = parameters.source.replace(shown, STUDIES[kind])
     execute(book)
-    assert STUDIES[kind] in parameters.source
-    for cell in code_cells(book)[1:]:
+    for cell in cells:
         assert [each.output_type for each in cell.outputs][:1] == ["execute_result"], cell.source
 
 
 if __name__ == "__main__":
     for name in NOTEBOOKS:
-        book = read(name)
+        book, _ = read(name)
         execute(book)
         nbformat.write(book, ANALYSIS / name)

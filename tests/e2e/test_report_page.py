@@ -16,10 +16,9 @@ import analysis
 from analysis.answers import Fact
 from analysis.report import make_report, to_html
 from analysis.tables.table import Table, TableColumn
-from study.records.folder import StudyFolder
 from tests.e2e.commands import run, study
 from tests.examples import ANALYSIS, example
-from tests.unit.test_report import ANSWER, PICTURE, build
+from tests.unit.test_tables import ANSWER, PICTURE, build
 
 PAPER_PX = 703
 """Between the margins of A4: 186 mm at 96 pixels per inch."""
@@ -27,33 +26,25 @@ SLACK_PX = 1.5
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> StudyFolder:
-    """A copy of the recorded throughput study, into which its report may be written."""
-    place = tmp_path_factory.mktemp("study") / "planted"
-    return StudyFolder(Path(shutil.copytree(ANALYSIS / "example_throughput", place)))
-
-
-@pytest.fixture(scope="module")
-def reported(folder):
-    """The command on a study folder, with its output."""
-    done = run(study("report", folder.path), folder.path.parent)
+def folder(tmp_path_factory):
+    """A copy of the recorded throughput study with its report."""
+    folder = Path(shutil.copytree(ANALYSIS / "example_throughput", tmp_path_factory.mktemp("study") / "planted"))
+    done = run(study("report", folder), folder.parent)
     assert done.returncode == 0, done.stderr
-    return done
+    (folder / "said").write_text(" ".join(done.stdout.split()))
+    return folder
 
 
-def test_the_command_says_the_answer_and_where_the_page_is(folder, reported):
-    page = folder.path / "report" / "report.html"
-    assert page.exists()
-    assert str(page) in reported.stdout
-    answer, printed = analysis.open(folder.path).answer(), " ".join(reported.stdout.split())
+def test_the_command_says_the_answer_and_where_the_page_is(folder):
+    answer, printed = analysis.open(folder).answer(), (folder / "said").read_text()
     assert printed.startswith(answer.sentence)
-    assert answer.prices.title in printed
-    assert (folder.path / "report" / "tables" / "T2.csv").exists()
-    assert (folder.path / "report" / "figures" / "efficiency.svg").exists()
+    assert answer.prices.title in printed and str(folder / "report" / "report.html") in printed
+    for name in ("report.html", "tables/T2.csv", "figures/efficiency.svg"):
+        assert (folder / "report" / name).exists()
 
 
 @pytest.fixture(scope="module")
-def pages(folder, reported, tmp_path_factory):
+def pages(folder, tmp_path_factory):
     """Pages of a real pipeline and of recorded studies, and one with the longest words that anybody would give it."""
     place = tmp_path_factory.mktemp("pages")
     word = "a_word_without_any_place_to_break_" * 6
@@ -64,7 +55,7 @@ def pages(folder, reported, tmp_path_factory):
     answer = replace(ANSWER, findings=(*facts, Fact(role="limit", text=word)), rows=replace(wide, key="answer"))
     (place / "long.html").write_text(to_html(build([wide], [PICTURE], name=word, summary=word, answer=answer)))
     (place / "holdup.html").write_text(to_html(make_report(example("example_study"))))
-    throughput = folder.path / "report" / "report.html"
+    throughput = folder / "report" / "report.html"
     return {"throughput": throughput, **{name: place / f"{name}.html" for name in ("long", "holdup")}}
 
 
@@ -107,9 +98,8 @@ def test_nothing_is_cut_on_a_screen(browser, pages, pictures, page, device, widt
     assert browser.execute_script(TOO_WIDE, width + SLACK_PX, True) == []
     if device == "phone" or page != "long":
         assert browser.execute_script(SCROLLING, ".answer *" if device == "phone" else ".table-scroll") == []
-    pictures_ = "return [...document.images].map(e => [e.complete, e.naturalWidth > 0, e.alt.length > 0])"
-    assert browser.execute_script(pictures_)
-    assert all(all(each) for each in browser.execute_script(pictures_))
+    images = "return [...document.images].map(e => e.complete && e.naturalWidth > 0 && e.alt.length > 0)"
+    assert {*browser.execute_script(images)} == {True}
     asked = "return performance.getEntriesByType('resource').map(e => e.name).filter(e => !e.startsWith('data:'))"
     assert browser.execute_script(asked) == []
 

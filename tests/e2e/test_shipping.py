@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -21,70 +20,41 @@ resources: {placement: spread}
 MAZE = """
 from pathlib import Path
 
-import gymnasium
-import numpy as np
 import my_helper
-from gymnasium.spaces import Box, Discrete
+from tests.environments import Plain
 
 
-class Maze(gymnasium.Env):
-    observation_space, action_space = Box(-1, 1, (2,), np.float32), Discrete(2)
-
+class Maze(Plain):
     def __init__(self):
-        self.length = int(Path(__file__).with_name("length.txt").read_text())
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return my_helper.look(self.np_random), {}
-
-    def step(self, action):
-        self.steps += 1
-        return my_helper.look(self.np_random), 1.0, self.steps == self.length, False, {}
+        super().__init__(my_helper.number(Path(__file__).with_name("length.txt")))
 """
 HELPER = """
-import numpy as np
-
-
-def look(random):
-    return random.uniform(-1, 1, 2).astype(np.float32)
+def number(file):
+    return int(file.read_text())
 """
 TOKEN = "a-token-of-these-tests-" + "0" * 16
-HIDE = 'mount -t tmpfs none "$0" && hostname node-2 && exec "$@"'
+HIDE = ("unshare", "--mount", "--uts", "sh", "-c", 'mount -t tmpfs none "$0" && hostname node-2 && exec "$@"')
+"""Words before a folder and a command, which then sees an empty folder there, under a host name of its own."""
 
 
-def hiding(folder: Path) -> list[str]:
-    """Return the words before a command that sees an empty folder in place of one, under a host name of its own."""
-    return ["unshare", "--mount", "--uts", "sh", "-c", HIDE, str(folder)]
-
-
-def may_hide(folder: Path) -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    return subprocess.run([*hiding(folder), "true"], capture_output=True).returncode == 0
-
-
-@pytest.fixture(scope="module")
-def mine(tmp_path_factory):
+@pytest.fixture
+def mine(tmp_path):
     """A person's own folder: a package with a file that git ignores, and a module beside it."""
-    folder = tmp_path_factory.mktemp("mine")
-    (folder / "my_maze").mkdir()
-    (folder / "my_maze" / "__init__.py").write_text(MAZE)
-    (folder / "my_maze" / "length.txt").write_text("20")
-    (folder / "my_maze" / ".gitignore").write_text("*.txt\n")
-    (folder / "my_helper.py").write_text(HELPER)
-    (folder / "space.yaml").write_text(SPACE)
-    return folder
+    (tmp_path / "my_maze").mkdir()
+    files = {"__init__.py": MAZE, "length.txt": "20", ".gitignore": "*.txt\n", "../my_helper.py": HELPER}
+    for name, text in (files | {"../space.yaml": SPACE}).items():
+        (tmp_path / "my_maze" / name).write_text(text)
+    return tmp_path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def cluster(mine):
-    if not may_hide(mine):
+    if shutil.which("unshare") is None or subprocess.run([*HIDE, mine, "true"], capture_output=True).returncode:
         pytest.skip("this user may not hide folders from programs (unshare --mount)")
     cluster = Cluster(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN)
     try:
         cluster.start_head(2)
-        cluster.add_node(2, "127.0.0.2", within=hiding(mine))
+        cluster.add_node(2, "127.0.0.2", within=[*HIDE, str(mine)])
         yield cluster
     finally:
         cluster.stop()

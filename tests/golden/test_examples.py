@@ -1,4 +1,4 @@
-"""What is made of the recorded studies is what was made of them before."""
+"""What is made of the recorded studies, and of invented ones, is what was made of them before."""
 
 import json
 from pathlib import Path
@@ -30,3 +30,8 @@ def test_the_frame_of_trials_is_the_recorded_one(name: str) -> None:
 def test_the_report_holds_what_is_recorded(name: str, tmp_path: Path) -> None:
     for file, text in examples.report_of(name, tmp_path).items():
         assert text == (examples.GOLDEN / name / file).read_text(), file
+
+
+@pytest.mark.parametrize("name", ["scaling", "amdahl", "provisional", "search", "arms", "certified"])
+def test_all_that_the_analysis_says_of_an_invented_study_is_what_is_recorded(name: str) -> None:
+    assert examples.views_of(examples.invented()[name]) == (examples.GOLDEN / "invented" / f"{name}.txt").read_text()

@@ -107,7 +107,7 @@ def test_a_script_that_says_what_a_space_says_learns_the_same_to_the_bit(monkeyp
         expected = weights_of(of_space)
     config = PPOConfig().environment("CartPole-v1")
     config.env_runners(num_env_runners=2, num_envs_per_env_runner=setting["num_envs_per_env_runner"])
-    given = {attribute(name): value for name, value in setting.items() if PARAMETERS[name].is_argument}
+    given = {attribute(name): value for name, value in setting.items() if PARAMETERS[name].set is None}
     config.training(**given, grad_clip_by="global_norm", minibatch_size=setting["minibatch_size"])
     config.training(train_batch_size_per_learner=setting["train_batch_size"])
     network = {name: getattr(model, name) for name in ("fcnet_hiddens", "fcnet_activation", "vf_share_layers")}

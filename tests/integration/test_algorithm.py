@@ -6,7 +6,7 @@ import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
-from study.designs.holdup.arms import RLLIB_DEFAULTS
+from study.designs.holdup.stages import RLLIB_DEFAULTS
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError

@@ -38,7 +38,7 @@ def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value
     theirs.validate()
     ours = config_of(spec, setting=setting, seed=5)
     assert theirs.total_train_batch_size == setting["train_batch_size"]
-    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].is_argument)}
+    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].set is None)}
     for name in options & vars(ours).keys():
         assert getattr(theirs, name) == getattr(ours, name), name
 

@@ -17,9 +17,7 @@ from study.records.records import read_lines
 from tests import holdup, synthetic
 from tests.integration.mlflow_tools import Server
 from tests.script_facts import facts, script_spec
-from tests.spaces import throughput_spec
 from tests.synthetic import sync_mlflow
-from tests.values import replace
 
 
 @pytest.fixture
@@ -31,18 +29,10 @@ def uri(tmp_path, empty_database):
 def search(path, uri):
     """A finished, a failed, a repeated and a running trial, with secrets in what the study was started with."""
     secret = facts(settings={"env_config": {"hf_token": "s3cret"}})
-    folder = synthetic.make_folder(path, uri, script_spec(secret, config_args="--hf-token s3cret -n 2"))
-    records = (
-        *(synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"), synthetic.started(2)),
-        *(synthetic.iteration(2, 1), synthetic.ended(2, "interrupted"), synthetic.opened(2)),
-        *(
-            *synthetic.whole_trial(2, attempt=2),
-            synthetic.started(3),
-            synthetic.built(3),
-            synthetic.closed("stopped", 2),
-        ),
-    )
-    synthetic.append(folder, *records)
+    folder, its = synthetic.make_folder(path, uri, script_spec(secret, config_args="--hf-token s3cret -n 2")), synthetic
+    first = (its.opened(), *its.whole_trial(0), *its.whole_trial(1, "failed"), its.started(2), its.iteration(2, 1))
+    second = (its.opened(2), *its.whole_trial(2, attempt=2), its.started(3), its.built(3), its.closed("stopped", 2))
+    synthetic.append(folder, *first, its.ended(2, "interrupted"), *second)
     return folder
 
 
@@ -54,14 +44,6 @@ def staged(path, uri):
     return folder
 
 
-def throughput(path, uri):
-    """Cells whose trials have learners of their own."""
-    folder = synthetic.make_folder(path, uri, throughput_spec())
-    varied = [replace(each := synthetic.started(at), setting=each.setting | {"num_learners": at}) for at in (0, 2)]
-    holdup.write_records(folder, [synthetic.opened(), *varied])
-    return folder
-
-
 def assert_same(mine, truth):
     """Every frame, every estimate, the answer and what is known of the study are equal."""
     for name in ("trials", "curves", "evaluations"):
@@ -70,7 +52,7 @@ def assert_same(mine, truth):
     assert mine.answer().sentence == truth.answer().sentence
 
 
-@pytest.mark.parametrize("make", [search, staged, throughput])
+@pytest.mark.parametrize("make", [search, staged])
 def test_every_frame_is_equal_from_the_folder_and_from_mlflow(tmp_path, uri, make):
     folder = make(tmp_path / "demo", uri)
     sync_mlflow(folder)

@@ -79,7 +79,7 @@ def file(tmp_path_factory):
 
 def read(file, raw: bytes) -> None:
     file.write_bytes(raw)
-    refusal_of(lambda: parse_space(read_space(file), asked=True))  # without the script that it may name
+    refusal_of(lambda: parse_space(read_space(file)))  # without the script that it may name
 
 
 @FEW
@@ -157,4 +157,4 @@ def _parameters(**domains: Any) -> dict[str, Any]:
     ids=range(10),
 )
 def test_rules_count_instead_of_looking_at_every_number(changes):
-    assert refusal_of(lambda: spec_of({**BASE, **changes}, asked=True))
+    assert refusal_of(lambda: spec_of({**BASE, **changes}))

@@ -18,8 +18,7 @@ from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
 from study.cli.commands import app, folder_of_experiment, report, sync_study
-from study.designs.holdup import export
-from study.designs.holdup.certificate import make_certificate, verify
+from study.designs.holdup.certificate import export_yaml, make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
@@ -72,7 +71,7 @@ COMMANDS = {
     "status": lambda folder: read_status(folder.path),
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),
-    "export": lambda folder: export.export_yaml(folder, 10),
+    "export": lambda folder: export_yaml(folder, 10),
     "evaluate": lambda folder: evaluate_policy(find_policy(folder.path, 0)),
     "random": lambda folder: evaluate_policy(random_policy(folder.path)),
     "open_study": lambda folder: open_study(folder.path),

@@ -9,9 +9,9 @@ from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts
 from study.space.settings import runnable
 from study.space.space_file import read_text
+from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.holdup import write_study
 from tests.script_facts import facts as script_facts
@@ -37,7 +37,7 @@ def facts(**changes) -> ScriptFacts:
 def read_back(text: str, of: ScriptFacts):
     source = read_text(text, name="my_space.yaml")
     source.content["script"] = of.model_dump(mode="json")
-    return parse_space(source, asked=True)
+    return parse_space(source)
 
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
@@ -132,7 +132,6 @@ def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeyp
 def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:
     spec = script_spec()
     assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
-    assert spec.set_by_study.keys() == {"num_env_runners", "lr"}
     setting = runnable(spec, {"num_env_runners": 2, "lr": 0.002})
     assert setting == {
         "num_env_runners": 2,
@@ -147,8 +146,6 @@ def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_
     spec = script_spec(
         parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
     )
-    assert spec.set_by_study.keys() >= {"num_env_runners", "grad_clip", "steps_per_env_runner"}
-    assert "lr" not in spec.set_by_study
     assert runnable(spec, {"num_env_runners": 4})["train_batch_size"] == 400
 
 

@@ -69,21 +69,10 @@ def test_batches_of_asynchronous_algorithms_hold_whole_fragments() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
-@pytest.mark.parametrize(
-    ("parameters", "unit"),
-    [
-        ({"train_batch_size": {"low": 10, "high": 40}}, 50),
-        ({"train_batch_size": {"low": 510, "high": 540}}, 50),
-        ({"steps_per_env_runner": {"low": 10, "high": 40}}, 150),  # 30 to 120 steps of three runners, each as many
-    ],
-)
-def test_a_sampled_batch_stays_in_its_range(algorithm: str, parameters: dict[str, Any], unit: int) -> None:
+@pytest.mark.parametrize(("name", "each"), [("train_batch_size", 1), ("steps_per_env_runner", 3)])
+def test_a_sampled_batch_is_whole_fragments_in_its_range(algorithm: str, name: str, each: int) -> None:
     scale = {"num_env_runners": 3, "num_envs_per_env_runner": 1, "rollout_fragment_length": 50}
-    ((name, domain),) = parameters.items()
-    assert (
-        f"a multiple of {unit}, so" in faults(algorithm, parameters={**scale, **parameters})[f"parameters.{name}"].rule
-    )
-    wide = space(algorithm, parameters={**scale, name: {**domain, "high": 640}})
-    for value in range(domain["low"], 641, 7):
+    wide = space(algorithm, parameters={**scale, name: {"low": 50, "high": 640}})
+    for value in range(50, 641, 7):
         batch = runnable(wide, {"num_env_runners": 3, name: value})["train_batch_size"]
-        assert domain["low"] <= batch // (3 if name == "steps_per_env_runner" else 1) <= 640
+        assert batch % (50 * each) == 0 and 50 <= batch // each <= 640

@@ -1,22 +1,30 @@
-"""What a study says first: the value, its three writers, and an answer for every kind and state of a study."""
+"""What a study says first, and its figures: an answer for every kind and state, what is drawn, whole pictures."""
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib import pyplot
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
 
 import analysis
-from analysis.answers.answer import cpu_hours, took
+from analysis.answers.answer import cost_and_clocks
 from analysis.estimates import QUANTITIES
-from analysis.figures import FIGURES
+from analysis.estimates.settings import learning_curves, settings_of
+from analysis.figures import FIGURES, figure, figure_of
 from analysis.opened import Study
+from analysis.quantity import estimate_of
 from analysis.tables.table import number
+from study.errors import AnalysisError
 from study.records.ledger import Ledger
+from study.statistics import iqm
 from tests import synthetic
 from tests.examples import example
-from tests.planted import run
-from tests.planted import study as built_study
+from tests.planted import Truth, as_frame, planted_runs, run, study
 from tests.spaces import spec
 from tests.values import replace
 
@@ -26,11 +34,6 @@ EXAMPLES = sorted(folder.name for folder in Path(analysis.__file__).parent.glob(
 @pytest.fixture(scope="module")
 def throughput():
     return example("example_throughput").answer(price_per_cpu_hour=0.05)
-
-
-@pytest.fixture(scope="module")
-def holdup():
-    return example("example_study").answer()
 
 
 def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
@@ -44,6 +47,8 @@ def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
     assert np.allclose(measured["hours_per_million_steps"], hours)
     assert np.allclose(measured["hours_per_million_steps_low"], 1e6 / measured["env_steps_per_s_high"] / 3600)
     assert np.allclose(measured["cost"], hours * measured["num_cpus"] * 0.05)
+    (command,) = (each.command for each in throughput.unknown if each.command)
+    assert command.endswith("_other_engine --set runner=stock --set learner=rllib")
 
 
 def test_what_a_study_took_counts_the_attempts_that_were_repeated():
@@ -53,23 +58,11 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
         costs = {"cpu_s_reserved": 3600.0 * attempt, "cpu_s_spent": 1800.0 * attempt}
         ledger.apply(synthetic.started(0, attempt), 0.0)
         ledger.apply(replace(end, summary=end.summary | costs), 1.0)
-    data = built_study([run(0, attempt=3, cpu_s_reserved=3 * 3600.0)], spec=spec())
-    assert took(replace(data, ledger=ledger)) == "The study took 6.00 CPU-hours"
+    data = study([run(0, attempt=3, cpu_s_reserved=3 * 3600.0)], spec=spec())
+    assert cost_and_clocks(replace(data, ledger=ledger)).text.startswith("The study took 6.00 CPU-hours; ")
     shared = replace(data, runs=data.runs.assign(timing="oversubscribed"))
-    assert took(shared) == "The study reserved 3.00 CPU-hours, partly of CPUs that several processes shared"
-
-
-def test_a_hold_up_study_names_the_setting_by_its_values(holdup):
-    content = example("example_study").certificate
-    chosen = content["winner"]["resolved"]["46"]
-    words = {"holds up": "Yes", "does not hold up": "No", "is not shown to hold up": "Not shown"}
-    assert holdup.sentence.startswith(f"{words[content['rllib']['at']['46']]}: ")
-    assert "with 46 of RLlib's own runners" in holdup.sentence
-    assert f"lr: {chosen['lr']:.3e}".replace("e-0", "e-") in holdup.setting
-    batch = f"train_batch_size: {chosen['train_batch_size']}"
-    assert holdup.setting.startswith(f"num_env_runners: 46  num_envs_per_env_runner: 4  {batch}  ")
-    assert holdup.prices is None  # emulated clocks have no price
-    assert not re.search(rf"{content['winner']['digest']}|winner|@46", holdup.to_text())
+    said = "The study reserved 3.00 CPU-hours, partly of CPUs that several processes shared; "
+    assert cost_and_clocks(shared).text.startswith(said)
 
 
 def test_a_setting_of_which_every_run_failed_was_tried():
@@ -81,24 +74,13 @@ def test_a_setting_of_which_every_run_failed_was_tried():
         (4, 900, failed),
     ]
     rows = [run(trial, runners=n, batch=batch, **more) for trial, (n, batch, more) in enumerate(tried)]
-    answer = Study(built_study(rows, spec=spec())).answer()
+    answer = Study(study(rows, spec=spec())).answer()
     assert answer.facts[:2] == ("It is the best of 4 settings, judged by one run.", "Of 3 of them every run failed.")
     table = answer.rows.frame
     assert table["num_env_runners"].tolist() == [2, 4]
     assert table["setting"].tolist() == ["batch 1,000", "none: every run failed"]
     assert table["solved"].tolist() == ["0 of 3", "0 of 1"]
     assert (answer.rows.n, answer.rows.n_failed) == (4, 3)
-
-
-def test_what_ran_once_is_not_called_equal_to_anything():
-    rows = [run(n, runners=n, batch=400, iteration_time_s=4 / n) for n in (1, 2, 4)]
-    fastest = run(8, runners=8, batch=6_400)
-    answer = Study(built_study([*rows, fastest], kind="throughput")).answer()
-    assert answer.setting.startswith("num_env_runners: 8  train_batch_size: 6400")
-    assert "Fastest measured: 8 runners at batch 6,400, 6,400 (one run) steps a second." in answer.facts
-    often = [run(seed, batch=1_000, seed=seed, final_return=500.0 - seed, score=1.0) for seed in range(5)]
-    once = run(9, batch=4_000, final_return=3.0, score=0.0)
-    assert not any("cannot be told from" in each for each in Study(built_study([*often, once])).answer().facts)
 
 
 @pytest.mark.parametrize("kind", ["search", "throughput"])
@@ -108,11 +90,11 @@ def test_a_study_of_times_that_were_not_measured_has_no_headline_of_returns(kind
     rows = [run(n + seed, runners=n, seed=seed, iteration_time_s=1 / n, **busy) for n in (10, 20) for seed in (1, 2)]
     grid = {"search__sampler": "grid", "search__num_trials": None}
     space = spec(parameters={"num_env_runners": [10, 20], "lr": 1e-3, "train_batch_size": 400}, **grid)
-    answer = Study(built_study(rows, kind=kind, spec=space if kind == "search" else None)).answer()
+    answer = Study(study(rows, kind=kind, spec=space if kind == "search" else None)).answer()
     assert answer.sentence.startswith("No clock was measured, mostly because of this: other programs used 30 %")
     assert "240" not in answer.to_text() and answer.rows is None
     assert answer.unknown[0].command == "python run_study.py --space waiting.yaml"
-    measured = Study(built_study([{**row, "timing": "measured"} for row in rows], kind=kind, spec=space)).answer()
+    measured = Study(study([{**row, "timing": "measured"} for row in rows], kind=kind, spec=space)).answer()
     assert ("-240" in measured.sentence) == (kind == "search")
 
 
@@ -120,7 +102,7 @@ def test_a_study_of_times_that_were_not_measured_has_no_headline_of_returns(kind
 def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, planned, commands):
     rows = [run(trial, status="failed", timing="tainted", reason="") for trial in range(2)]
     sheet = {"space": "mine.yaml", "num_trials": planned}
-    answer = Study(built_study(rows, source=str(tmp_path / "invented"), sheet=sheet)).answer()
+    answer = Study(study(rows, source=str(tmp_path / "invented"), sheet=sheet)).answer()
     assert answer.facts == ("First reason: no reason was recorded",)
     found = [each.command for each in answer.unknown if each.command]
     assert found == [f"python run_study.py --space mine.yaml --name invented --out {tmp_path} --resume"] * commands
@@ -146,7 +128,7 @@ def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(end
         for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends)
         for seed, value in enumerate(ends[batch], start=1)
     ]
-    answer = Study(built_study(rows)).answer()
+    answer = Study(study(rows)).answer()
     assert f"train_batch_size: {best}" in answer.setting
     assert answer.setting.startswith("num_env_runners: 2 ")  # of equal ones that with fewer runners
     assert answer.rows.frame["num_env_runners"].tolist() == [2, 4]
@@ -160,7 +142,7 @@ def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(end
 def test_a_study_without_results_says_what_is_there_and_what_is_missing(kind, status, said):
     rows = [{"status": status, "timing": None, "reason": "it broke"} for _ in range(2)]
     runs = [{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)]
-    answer = Study(built_study(runs, kind=kind, sheet={"num_trials": 5})).answer()
+    answer = Study(study(runs, kind=kind, sheet={"num_trials": 5})).answer()
     assert answer.sentence.startswith(said if status != "failed" or kind != "holdup" else "")
     assert answer.unknown
     assert "nan" not in answer.to_text().lower().split()
@@ -169,44 +151,134 @@ def test_a_study_without_results_says_what_is_there_and_what_is_missing(kind, st
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_every_view_says_is_a_fact(name):
     """Terminal, Markdown, page and titles of figures print the sentences of the narrator, each unchanged."""
-    study = example(name)
-    answer, facts = study.answer(), {each.text for each in study.findings}
-    assert answer.findings == study.findings
+    opened = example(name)
+    answer, facts = opened.answer(), {each.text for each in opened.findings}
+    assert answer.findings == opened.findings
     assert {*answer.facts, *answer.limits, *(each.text for each in answer.unknown)} <= facts
     text = " ".join(answer.to_text(80).split())
-    for fact in study.findings:
+    for fact in opened.findings:
         if fact.role in ("answer", "support", "unknown"):
             assert " ".join(fact.text.split()) in text
             assert fact.quantity in {"", *QUANTITIES}
     subjects = {subject for _, subject, _ in FIGURES.values()}
-    assert {figure.title for figure in study.figures.values()} <= facts | subjects
+    assert {figure.title for figure in opened.figures.values()} <= facts | subjects
 
 
-@pytest.mark.parametrize(
-    ("labels", "basis"),
-    [
-        (("measured", "measured"), "measured"),
-        (("measured", "tainted"), "tainted"),
-        (("tainted", "oversubscribed"), "oversubscribed"),
-        (("measured", "emulated"), "emulated"),
-    ],
-)
-def test_the_basis_of_an_answer_follows_the_labels_of_the_clocks(labels, basis):
-    rows = [
-        run(seed, seed=seed, timing=timing, final_return=9.0, score=0.1, cpu_s_spent=3.0)
-        for seed, timing in enumerate(labels)
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def assert_nothing_overlaps(each):
+    """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
+    with figure.rc_context(figure.RC):
+        canvas = Canvas(figsize=(figure.WIDTH_IN, each.height_in), layout="constrained")
+        ax = canvas.add_subplot()
+        each.draw(ax, titled=False)
+        renderer = FigureCanvasAgg(canvas).get_renderer()
+        canvas.draw(renderer)
+    assert re.fullmatch(r".+ \[.+\]", ax.get_xlabel()), each.key
+    if each.key in ("score", "steps_to_target", "return_steps"):
+        low, high = ax.get_ylim() if each.key == "return_steps" else ax.get_xlim()
+        assert each.frame["value"].between(low, high).all(), each.key
+    legend = ax.get_legend()
+    ticks = [(ax.get_xlim(), tick.get_position()[0], tick) for tick in ax.get_xticklabels()]
+    ticks += [(ax.get_ylim(), tick.get_position()[1], tick) for tick in ax.get_yticklabels()]
+    texts = [tick for ends, at, tick in ticks if min(ends) <= at <= max(ends)] + [ax.xaxis.label, ax.yaxis.label]
+    texts += legend.get_texts() if legend is not None else []
+    boxes = [text.get_window_extent(renderer) for text in texts if text.get_text() and text.get_visible()]
+    width, height = canvas.get_size_inches() * canvas.dpi
+    for place, box in enumerate(boxes):
+        assert box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1, each.key
+        for other in boxes[:place]:
+            across = min(box.x1, other.x1) - max(box.x0, other.x0)
+            down = min(box.y1, other.y1) - max(box.y0, other.y0)
+            assert min(across, down) <= 0.3 * min(box.height, other.height), each.key
+
+
+def throughput_study(*cells):
+    runs = planted_runs(Truth(cells=cells), np.random.default_rng(1))
+    return Study(study(runs, kind="throughput", sheet={"space": "quickstart.yaml"}))
+
+
+def test_a_figure_draws_the_estimates_and_its_title_is_the_answer():
+    planted = throughput_study(*((n, 2048) for n in (1, 2, 4, 8, 16, 46)))
+    drawn = figure_of(planted, "efficiency")
+    of = planted.estimates("efficiency_per_runner", basis="measured").sort_values("num_env_runners")
+    for name in ("num_env_runners", "value", "low", "high", "n"):
+        assert drawn.frame[name].tolist() == of[name].tolist()
+    assert planted.answer().sentence.startswith(drawn.title)
+    assert drawn.title.endswith(f" {number(estimate_of(of.iloc[-1]))} of the ideal.")
+    assert figure_of(planted, "phases").title in planted.answer().facts
+
+
+def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_cells():
+    refused = figure_of(throughput_study((10, 2048), (46, 8192)), "efficiency")
+    assert not refused.drawn
+    for part in ("refused", "batch (2,048 against 8,192)", "46 runners at batch 2,048"):
+        assert part in refused.missing
+    with pytest.raises(AnalysisError, match="must have something to draw"):
+        refused.pictures(["svg"])
+
+
+@pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])
+def test_pictures_are_reproducible_and_whole_and_every_point_and_text_is_inside(name):
+    drawn = [each for each in example(name).figures.values() if each.drawn]
+    pictures = drawn[0].pictures(["svg", "png", "pdf"])
+    assert pictures == drawn[0].pictures(["svg", "png", "pdf"])
+    assert ElementTree.fromstring(pictures["svg"]).tag.endswith("svg")
+    assert pictures["png"].startswith(b"\x89PNG") and pictures["pdf"].startswith(b"%PDF")
+    for each in drawn:
+        assert_nothing_overlaps(each)
+    assert pyplot.get_fignums() == []
+
+
+def test_the_curves_of_a_hold_up_study_are_those_of_the_chosen_setting_and_its_strongest_rivals():
+    names = figure_of(example("example_study"), "return_steps").frame["series"].unique().tolist()
+    chosen = ["the chosen setting, 46 runners", "the chosen setting, RLlib's own engine, 46 runners"]
+    assert names[:2] == chosen and len(names) == 4
+
+
+FLOOR = 0.0
+
+
+def learner(trial, *, seed=1, status="finished"):
+    final = 100.0 if status == "finished" else None
+    more = {"stage": "confirm", "variant": "study", "digest": "aaaaaa", "env_steps": 1000, "final_return": final}
+    return run(trial, runners=10, batch=1000, seed=seed, status=status, score=1.0 if final else 0.0, **more)
+
+
+def curve(trial, returns, *, steps=100):
+    return [
+        {"trial": trial, "env_steps": steps * k, "wall_time_s": 10.0 * k, "eval_return": value}
+        for k, value in enumerate(returns, start=1)
     ]
-    lost = run(9, seed=9, status="failed", timing="tainted")
-    found = Study(built_study([*rows, lost])).estimates(["final_return", "cpu_s_spent"])
-    assert set(found["basis"]) == {basis}
-    assert found["num_cpus"].isna().all() == (basis == "emulated")
 
 
-@pytest.mark.parametrize("name", ["example_study", "example_throughput"])
-def test_with_a_price_a_study_of_any_kind_has_a_cost(name):
-    study = example(name)
-    hours = cpu_hours(study.data)
-    assert hours == pytest.approx(study.trials["cpu_s_reserved"].sum() / 3600, rel=0.05)
-    said = f"At 0.5 for a CPU-hour its trials cost {number(0.5 * hours)}."
-    assert said in study.answer(price_per_cpu_hour=0.5).facts
-    assert not any("for a CPU-hour" in each for each in study.answer().facts)
+def curves_of(runs, curves, *, floor=FLOOR):
+    evaluations = pd.DataFrame([row for each in curves for row in each])
+    return learning_curves([replace(each, floor=floor) for each in settings_of(as_frame(runs))], evaluations)
+
+
+def test_a_curve_is_the_interquartile_mean_over_runs():
+    finals = (10.0, 20.0, 30.0, 40.0, 90.0)
+    runs = [learner(trial, seed=trial) for trial in range(5)]
+    frame = curves_of(runs, [curve(trial, (1.0, finals[trial])) for trial in range(5)])
+    assert frame["at"].tolist() == [100, 200]
+    assert frame["value"].tolist() == [1.0, iqm(finals)]
+    last = frame.iloc[-1]
+    assert last["low"] < iqm(finals) < last["high"]
+    assert last["n"] == 5
+
+
+def test_a_failed_run_counts_at_the_floor_from_its_end_on():
+    runs = [learner(0), learner(1, seed=2), learner(2, seed=3, status="failed")]
+    curves = [curve(0, (50.0, 90.0, 90.0)), curve(1, (50.0, 90.0, 90.0)), curve(2, (50.0,))]
+    frame = curves_of(runs, curves)
+    at = frame.set_index("at")["value"]
+    assert at[100] == 50
+    assert at[300] == pytest.approx(iqm([90, 90, FLOOR]))
+    assert frame["n"].tolist()[-1] == 3
+    assert frame["n_failed"].tolist()[-1] == 1
+    assert curves_of(runs, curves, floor=None)["n"].max() == 2
+    # A run that was evaluated at other moments keeps its last value.
+    frame = curves_of(runs[:2], [curve(0, (10.0, 20.0), steps=100), curve(1, (0.0, 40.0), steps=150)])
+    assert dict(zip(frame["at"], frame["value"], strict=True)) == {150: 5.0, 200: 10.0, 300: 30.0}

@@ -19,10 +19,9 @@ from ruamel.yaml import YAML
 from study.errors import SpaceError
 from study.space.parameters import ALGORITHMS, NAMES, REPLACED
 from study.space.parsing import parse_space
-from study.space.script import ScriptFacts
 from study.space.sections import AXES
 from study.space.space_file import read_space
-from study.space.spec import StudySpec
+from study.space.spec import ScriptFacts, StudySpec
 from tests import spaces
 from tests.unit.test_space_rules import HELD_UP
 
@@ -126,7 +125,7 @@ def save(content: dict[str, Any], file: Path) -> Path:
 def test_the_spaces_that_are_changed_are_good_ones(tmp_path: Path) -> None:
     assert len(ALL) > 200
     for content in BASES.values():
-        parse_space(read_space(save(content, tmp_path / "good.yaml")), asked=True)
+        parse_space(read_space(save(content, tmp_path / "good.yaml")))
 
 
 @pytest.mark.parametrize("why", sorted({bad.why for bad in ALL}))
@@ -134,7 +133,7 @@ def test_a_bad_space_is_refused_with_its_place_and_what_to_write(why: str, tmp_p
     for bad in (bad for bad in ALL if bad.why == why):
         file, begin = save(written(bad), tmp_path / "bad.yaml"), time.process_time()
         with pytest.raises(SpaceError) as caught:
-            parse_space(read_space(file), asked=True)
+            parse_space(read_space(file))
         assert time.process_time() - begin < LIMIT_S, bad
         faults = caught.value.faults
         assert all(fault.where and fault.rule and fault.fix for fault in faults), bad

@@ -15,7 +15,6 @@ from scipy import stats
 import analysis
 from study.designs.holdup.certificate import make_certificate, verify, write_certificate
 from study.designs.holdup.figures import signs
-from study.designs.holdup.page import page
 from study.errors import RecordError
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow
@@ -24,8 +23,6 @@ from study.records.records import (
     Iteration,
     Record,
     StageDecided,
-    StudyClosed,
-    StudyOpened,
     TrialEnded,
     TrialRequest,
     TrialStarted,
@@ -76,26 +73,24 @@ def certified(path: Path, spec: StudySpec, outcome: holdup.Outcome = holdup.outc
     return content
 
 
-def finals(records: list[Record], arm: str, scale: int) -> dict[int, float]:
-    """Seed -> final return by hand: the mean of the last evaluation."""
-    seeds = {
-        record.trial: record.seed
-        for record in records
-        if isinstance(record, TrialStarted)
-        and (record.stage, record.anchor, record.setting["num_env_runners"]) == ("confirm", arm, scale)
+def final_of(records: list[Record], stage: str, arm: str | None, scale: int, digest: str | None = None) -> list[float]:
+    """Return the final returns of trials by hand: means of their last evaluations, in the order of their trials."""
+    wanted = {
+        each.trial
+        for each in records
+        if isinstance(each, TrialStarted)
+        and (each.stage, each.anchor, each.setting["num_env_runners"]) == (stage, arm, scale)
+        and digest in (None, each.digest)
     }
-    return {
-        seeds[record.trial]: sum(record.returns) / 2
-        for record in records
-        if isinstance(record, Evaluation) and record.trial in seeds and record.progress == 1
-    }
+    ends = [each for each in records if isinstance(each, Evaluation) and each.trial in wanted and each.progress == 1]
+    return [sum(each.returns) / 2 for each in ends]
 
 
 # --- the figures -----------------------------------------------------------------------------------------------------
 
 
 def test_an_arm_has_the_figures_that_a_hand_computes(records: list[Record], certificate: Content) -> None:
-    values = np.array(list(finals(records, "winner", 6).values()))
+    values = np.array(final_of(records, "confirm", "winner", 6))
     figures, half = certificate["arms"]["winner@6"], stats.t.ppf(0.975, 7) * (values / 500).std(ddof=1) / math.sqrt(8)
     assert (figures["n"], figures["n_failed"], figures["solved"]) == (8, 0, 8)
     assert figures["seeds"] == list(range(7201, 7209))
@@ -114,56 +109,42 @@ def test_an_arm_has_the_figures_that_a_hand_computes(records: list[Record], cert
     assert certificate["arms"]["winner_rllib@6"]["seeds"] == list(range(7201, 7206))
 
 
-def test_a_rival_that_does_as_well_says_how_to_do_without_the_search(tmp_path: Path) -> None:
+def when(name: str, scale: int, value: float | None, *, odd: bool = False, seed: int | None = None) -> holdup.Outcome:
+    """Return the planted truth, but for the runs of an arm: all, those on odd seeds, or that on one seed."""
+
     def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
-        return 480.0 + request.seed % 3 if request.name == "best_small_batch_grown" else holdup.outcome(request, rule)
+        other = (request.name, request.num_env_runners) == (name, scale) and (not odd or request.seed % 2)
+        return value if other and seed in (None, request.seed) else holdup.outcome(request, rule)
 
-    made = certified(tmp_path / "even", holdup.holdup_spec(), outcome)
-    assert (made["search"]["paid"], made["search"]["rival"]) == ("not paid", "best_small_batch_grown")
-    said = analysis.open(tmp_path / "even").answer()
-    words = "Searching with 6 runners did not pay: the best of 2 runners, batch grown does as well"
-    assert sum(words in fact and "Tune with 2 runners and grow the batch." in fact for fact in said.facts) == 1
+    return outcome
 
 
-def test_engines_that_disagree_are_said_to_and_rllibs_own_comes_first(tmp_path: Path) -> None:
-    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
-        lost = request.name == "winner_rllib" and request.seed % 2
-        return 300.0 if lost else holdup.outcome(request, rule)
-
-    made = certified(tmp_path / "apart", holdup.holdup_spec(), outcome)
-    assert made["sentence"] == "does not hold up with 6 runners under RLlib's own engine; holds up under batched+fused"
-    said = analysis.open(tmp_path / "apart").answer()
-    assert said.sentence.startswith("No: with 6 of RLlib's own runners the chosen setting does not hold up")
-    assert "Under batched+fused, by which it was found, it holds up." in said.sentence
-    assert any(
-        "2 of 5 test runs were solved under RLlib's own engine, 8 of 8 under batched+fused" in fact
-        for fact in said.facts
-    )
-
-
-def test_a_scale_at_which_only_one_engine_was_tried_is_no_disagreement(tmp_path: Path) -> None:
-    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
-        lost = request.name == "winner" and request.num_env_runners == 3 and request.seed % 2
-        return 300.0 if lost else holdup.outcome(request, rule)
-
-    made = certified(tmp_path / "elsewhere", holdup.holdup_spec(), outcome)
-    own = "holds up with 6 runners under RLlib's own engine"
-    assert made["sentence"] == f"{own}; does not hold up under batched+fused (with 3 runners)"
-    said = analysis.open(tmp_path / "elsewhere").answer().sentence
-    assert said.startswith("Yes: with 6 of RLlib's own runners")
-    assert said.endswith("it does not hold up: it keeps the rules with 6 runners and not with 3.")
+OWN = "under RLlib's own engine"
+WITHOUT = {**holdup.HOLDUP, "confirm": {"num_seeds": 8, "num_seeds_rllib": 0}}
+ANSWERS: list[tuple[holdup.Outcome, Content, str, str, str]] = [
+    # what runs come to; changes of the space; the certificate's sentence; how the answer begins; what its facts hold
+    (when("best_small_batch_grown", 6, 481.0), {}, f"holds up with 6 runners {OWN}, and under batched+fused", "Yes: ",
+     "Searching with 6 runners did not pay: the best of 2 runners, batch grown does as well"),
+    (when("winner_rllib", 6, 300.0, odd=True), {},
+     f"does not hold up with 6 runners {OWN}; holds up under batched+fused",
+     "No: with 6 of RLlib's own runners the chosen setting does not hold up", f"2 of 5 test runs were solved {OWN}"),
+    (when("winner", 3, 300.0, odd=True), {},
+     f"holds up with 6 runners {OWN}; does not hold up under batched+fused (with 3 runners)",
+     "Yes: with 6 of RLlib's own runners", ""),
+    (holdup.outcome, {"holdup": WITHOUT}, "holds up under batched+fused; not tried under RLlib's own engine",
+     "Yes: with 6 runners (engine batched+fused)", ""),
+]  # fmt: skip
 
 
-def test_without_runs_under_rllibs_own_engine_the_answer_says_what_is_not_known(tmp_path: Path) -> None:
-    few = {**holdup.HOLDUP, "confirm": {"num_seeds": 8, "num_seeds_rllib": 0}}
-    made = certified(tmp_path / "ours", holdup.holdup_spec(holdup=few))
-    assert (made["rllib"], made["sentence"]) == (
-        None,
-        "holds up under batched+fused; not tried under RLlib's own engine",
-    )
-    said = analysis.open(tmp_path / "ours").answer()
-    assert said.sentence.startswith("Yes: with 6 runners (engine batched+fused)")
-    assert any("num_seeds_rllib" in each.text for each in said.unknown)
+@pytest.mark.parametrize(("outcome", "changes", "sentence", "begins", "fact"), ANSWERS)
+def test_the_verdict_about_rllibs_own_engine_comes_first_and_a_disagreement_is_said(
+    tmp_path: Path, outcome: holdup.Outcome, changes: Content, sentence: str, begins: str, fact: str
+) -> None:
+    made = certified(tmp_path / "demo", holdup.holdup_spec(**changes), outcome)
+    said = analysis.open(tmp_path / "demo").answer()
+    assert made["sentence"] == sentence and said.sentence.startswith(begins)
+    assert any(fact in each for each in said.facts)
+    assert any("num_seeds_rllib" in each.text for each in said.unknown) is (made["rllib"] is None)
 
 
 def test_what_was_spent_and_what_the_choice_promised(records: list[Record], certificate: Content) -> None:
@@ -172,15 +153,9 @@ def test_what_was_spent_and_what_the_choice_promised(records: list[Record], cert
         number = sum(isinstance(each, Iteration) and started[each.trial].stage == stage for each in records)
         assert certificate["cpu_hours"][stage] == pytest.approx(number * 36 / 3600)
         assert certificate["trials"][stage]["n"] == sum(each.stage == stage for each in started.values())
-    chosen = [
-        sum(record.returns) / 1000
-        for record in records
-        if isinstance(record, Evaluation) and record.progress == 1
-        if (row := started[record.trial]).digest == certificate["winner"]["digest"]
-        if row.setting["num_env_runners"] == 6 and row.stage == "race"
-    ]
-    confirmed = np.mean(list(finals(records, "winner", 6).values())) / 500
-    assert certificate["optimism"]["optimism"] == pytest.approx(np.mean(chosen) - confirmed)
+    digest, stages = certificate["winner"]["digest"], (("race", None), ("confirm", "winner"))
+    chosen, confirmed = (np.mean(final_of(records, stage, name, 6, digest)) / 500 for stage, name in stages)
+    assert certificate["optimism"]["optimism"] == pytest.approx(chosen - confirmed)
 
 
 def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFolder, tmp_path: Path) -> None:
@@ -198,11 +173,7 @@ def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFold
 def test_a_run_that_failed_or_has_no_number_counts_everywhere(
     tmp_path: Path, spec: StudySpec, value: float | None
 ) -> None:
-    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
-        lost = (request.name, request.num_env_runners, request.seed) == ("winner", 6, 7203)
-        return value if lost else holdup.outcome(request, rule)
-
-    found = certified(tmp_path / "demo", spec, outcome)
+    found = certified(tmp_path / "demo", spec, when("winner", 6, value, seed=7203))
     figures = found["arms"]["winner@6"]
     assert (figures["n"], figures["n_failed"], figures["solved"], figures["n_censored"]) == (8, 1, 7, 1)
     assert figures["score"]["value"] == pytest.approx(found["arms"]["winner@3"]["score"]["value"] * 7 / 8, rel=0.05)
@@ -262,7 +233,7 @@ def test_every_changed_figure_is_named_with_both_values(touched: StudyFolder) ->
     content["arms"]["extra@6"] = {"score": 1}
     del content["optimism"]["optimism"]
     touched.certificate.write_text(json.dumps(content))
-    with pytest.raises(RecordError, match=f"{len(expected)} figures differ") as raised:
+    with pytest.raises(RecordError, match=f"{len(expected)} differences") as raised:
         verify(touched.path)
     assert sorted(line.strip() for line in str(raised.value).splitlines()[1:-1]) == sorted(expected)
 
@@ -272,7 +243,8 @@ def test_what_is_no_certificate_or_page_of_it_is_said(touched: StudyFolder, tmp_
     shown.write_text(shown.read_text().replace("holds up", "holds up splendidly", 1))
     with pytest.raises(RecordError, match=r"certificate\.md: must be the page of these figures"):
         verify(touched.path)
-    for text, words in (("{", "damaged file"), ('{"format": 9}', "reads format 6, got 9"), ("[]", "got 'list'")):
+    wrong = {"{": "must be a certificate, got JSONDecodeError", '{"format": 9}': "format 6, got 9", "[]": "got 'list'"}
+    for text, words in wrong.items():
         file.write_text(text)
         with pytest.raises(RecordError, match=words):
             verify(file)
@@ -293,26 +265,23 @@ def test_code_that_shares_nothing_with_the_product_finds_the_same_figures(study:
         assert differing(folder) == {}
 
 
-@pytest.mark.parametrize("file", ["study.json", "space.yaml", "records.jsonl"])
-def test_a_rule_that_was_changed_after_the_first_record_is_seen(touched: StudyFolder, file: str) -> None:
+@pytest.mark.parametrize("changed", [("study.json",), ("space.yaml",), ("study.json", "records.jsonl")])
+def test_a_rule_that_was_changed_after_the_first_record_is_seen(touched: StudyFolder, changed: tuple[str, ...]) -> None:
     """With the digest of study.json computed again, as somebody who wants the rule would do."""
     identity = touched.identity()
-    content = dict(identity.spec, holdup={**identity.spec["holdup"], "tolerance": 0.2})
-    changed = replace(identity, spec=content)
-    changed = replace(changed, digest=changed.parse().digest())
-    if file == "study.json":
-        touched.identity_file.write_bytes(msgspec.json.encode(changed))
-    elif file == "space.yaml":
-        touched.space_file.write_text(holdup.written_space(content))
-    else:  # both, and the first record as well: the space file is left
-        touched.identity_file.write_bytes(msgspec.json.encode(changed))
-        lines = touched.records.read_text().replace(identity.digest, changed.digest)
-        touched.records.write_text(lines)
-        file = "space.yaml"
+    other = replace(identity, spec=dict(identity.spec, holdup={**identity.spec["holdup"], "tolerance": 0.2}))
+    other = replace(other, digest=other.parse().digest())
+    new = {
+        "study.json": msgspec.json.encode(other).decode(),
+        "space.yaml": holdup.written_space(other.spec),
+        "records.jsonl": touched.records.read_text().replace(identity.digest, other.digest),
+    }
+    for name in changed:
+        (touched.path / name).write_text(new[name])
     for check in (verify, lambda path: write_certificate(StudyFolder(path))):
         with pytest.raises(RecordError, match="must be the space of the first record") as raised:
             check(touched.path)
-        assert raised.value.where.endswith(file)
+        assert raised.value.where.endswith("space.yaml" if "records.jsonl" in changed else changed[0])
 
 
 def of(records: list[Record], kind: type[Record], **wanted: Any) -> Any:
@@ -352,27 +321,6 @@ def test_a_decision_that_does_not_follow_from_the_records_is_named_by_its_place(
     with pytest.raises(RecordError, match=named) as raised:
         verify(touched.path)
     assert raised.value.where == str(touched.records)
-
-
-def test_an_interrupted_trial_that_was_resumed_is_sound(touched: StudyFolder, records: list[Record]) -> None:
-    trial = of(records, TrialStarted, anchor="winner", seed=7201, stage="confirm").trial
-    index = next(place for place, each in enumerate(records) if getattr(each, "trial", None) == trial)
-    before = records[: index + 3]  # started, built, one iteration
-    row = synthetic.fold((each, holdup.BEGUN + at) for at, each in enumerate(before)).rows[trial]
-    summary = row.summarise(holdup.holdup_spec(), "interrupted", moment=holdup.BEGUN + index + 3)
-    end = of(records, TrialEnded, trial=trial)
-    cut = replace(end, status="interrupted", reason="stopped", summary=summary, checkpoint=None)
-    later = [replace(each, attempt=2) if getattr(each, "trial", None) == trial else each for each in records[index:]]
-    later[-1] = StudyClosed(session=2, reason="complete")
-    newer = {**holdup.PROVENANCE, "git": {"commit": "fedcba9876543210", "dirty": True}}
-    opened = StudyOpened(session=2, num_trials=9, cluster=holdup.CLUSTER.to_json(), provenance=newer)
-    holdup.write_records(touched, [*before, cut, StudyClosed(session=1, reason="stopped"), opened, *later])
-    found = make_certificate(touched)
-    assert found["trials"]["confirm"]["n_restarts"] == 1
-    # The lost iteration was spent too.
-    assert found["cpu_hours"]["all"] == pytest.approx(sum(isinstance(each, Iteration) for each in records) / 100 + 0.01)
-    assert [session["session"] for session in found["sessions"]] == [1, 2]
-    assert "Session 2: commit fedcba987654 with changes" in page(found)
 
 
 def test_a_study_that_is_not_confirmed_is_told_how_to_go_on(tmp_path: Path, spec: StudySpec) -> None:

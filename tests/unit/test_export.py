@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.designs.holdup.certificate import make_certificate
-from study.designs.holdup.export import export_python, export_yaml
+from study.designs.holdup.certificate import export_python, export_yaml, make_certificate
 from study.errors import AnalysisError, SpaceError
 from study.exporting.script import plain_script, trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder

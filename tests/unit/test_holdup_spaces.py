@@ -4,22 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from study.designs.holdup.arms import RLLIB_DEFAULTS, default_setting, rivals_of, scaled_rivals
-from study.designs.registry import make_plan
-from study.errors import ClusterError
+from study.designs.holdup.stages import RLLIB_DEFAULTS, rivals_of, scaled_rivals
+from study.designs.search import default_setting
 from study.space.sections import MOST_STUDIES
-from study.space.settings import overlay, resolve, rounded, runnable
-from tests.spaces import cluster, spec
+from study.space.settings import fitted, overlay, resolve, rounded
+from tests.spaces import spec
 from tests.unit.test_stages import space
-
-
-@pytest.mark.parametrize("objective", ["time_to_target_s", "cpu_s_to_target"])
-def test_no_clock_is_compared_with_another(objective):
-    """On three cores one runner and two are real, and four are emulated."""
-    with pytest.raises(ClusterError, match=rf"search.objective: {objective} needs"):
-        make_plan(spec(search__objective=objective), cluster(local=3))
-    if objective != "time_to_target_s":
-        make_plan(spec(search__objective=objective, execution="emulated"), cluster(local=3))
 
 
 @settings(deadline=None)
@@ -43,23 +33,15 @@ def test_what_is_sampled_becomes_a_multiple_of_the_lanes_inside_its_range(name, 
     space_of = spec(parameters={**own, "minibatch_size": 1}, budget__env_steps=10**7)
     value = low + round(drawn * (high - low))
     for scale in space_of.scales:
-        found = rounded(space_of, {"num_env_runners": scale, name: value, "lr": 1})
+        found = rounded(space_of, {name: value, "lr": 1}, scale)
         lanes = num_envs * (scale if name == "train_batch_size" else 1)
         assert found[name] % lanes == 0 and low <= found[name] <= high
         assert abs(found[name] - value) <= lanes
-        steps = runnable(space_of, found)["train_batch_size"]
+        steps = fitted(space_of, found, scale)["train_batch_size"]
         assert steps == found[name] * (1 if name == "train_batch_size" else scale)
 
 
 RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "lr": 1e-3}
-
-
-def test_a_complete_setting_runs_as_it_is_whatever_the_space_fixes():
-    """A rule of the space does not apply to a baseline that has none: its rate would be scaled behind its back."""
-    wanted = space()
-    wanted = wanted.model_copy(update={"parameters": {**wanted.parameters, "lr_scaling_exponent": 0.5}})
-    for setting in rivals_of(wanted.holdup, {"lr": 1.0}, default_setting(wanted)).values():
-        assert runnable(wanted, {**setting, "num_env_runners": 8}, written=tuple(setting)) == resolve(setting, 8)
 
 
 def test_baselines_carry_the_small_scale_up_as_published_and_naive_growth_the_batch():
@@ -103,10 +85,8 @@ def test_two_studies_of_different_numbers_share_no_seed():
 
 def test_rules_become_numbers_at_a_scale():
     base = {**default_setting(space()), **RULE}
-    assert resolve(base, 46)["train_batch_size"] == 8648
-    assert resolve(base, 1)["minibatch_size"] == 188  # never larger than the batch
+    assert (resolve(base, 46)["train_batch_size"], resolve(base, 1)["minibatch_size"]) == (8648, 188)
     grown = overlay(base, {"num_minibatches": 16, "lr_scaling_exponent": 0.5})
-    assert "minibatch_size" not in grown
     at = resolve(grown, 46)
-    assert at["minibatch_size"] == 8648 // 16
+    assert "minibatch_size" not in grown and at["minibatch_size"] == 8648 // 16
     assert at["lr"] == pytest.approx(1e-3 * (540 / 128) ** 0.5)

@@ -4,7 +4,6 @@ import json
 import lzma
 import math
 from pathlib import Path
-from typing import get_args
 
 import orjson
 import pandas as pd
@@ -12,7 +11,6 @@ import pytest
 
 import analysis
 from analysis import load
-from analysis.fingerprint import common, fingerprint
 from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.folder import frame_of
 from study.errors import AnalysisError, RecordError
@@ -22,7 +20,6 @@ from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.records import Evaluation, Iteration, read_lines
 from study.space.parameters import PARAMETERS
-from study.space.settings import Variant, spec_of
 from tests import holdup, synthetic
 from tests.values import replace
 
@@ -33,24 +30,13 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "analysis/example_study"
 def study(tmp_path):
     """Finished, failed, started again, emulated and running trials."""
     folder = synthetic.make_folder(tmp_path / "study", "sqlite:////nowhere.db")
-    synthetic.append(
-        folder,
-        synthetic.opened(),
-        *synthetic.whole_trial(0, length=6),
-        *synthetic.whole_trial(1, "failed"),
-        synthetic.started(2),
-        synthetic.built(2),
-        synthetic.iteration(2, 1, iteration_time_s=9.0),
-        synthetic.evaluation(2, 2),
-        synthetic.ended(2, "interrupted"),
-        synthetic.started(4, runners=4, execution="emulated"),
-        synthetic.ended(4, "failed"),
-        synthetic.opened(2),
-        *synthetic.whole_trial(2, attempt=2, length=4),
-        synthetic.started(3),
-        replace(synthetic.built(3), timing="measured", provisional=True),
-        synthetic.iteration(3, 1),
-    )
+    its = synthetic
+    first = (its.opened(), *its.whole_trial(0, length=6), *its.whole_trial(1, "failed"), its.started(2), its.built(2))
+    ends = (its.iteration(2, 1, iteration_time_s=9.0), its.evaluation(2, 2), its.ended(2, "interrupted"))
+    emulated = (its.started(4, runners=4, execution="emulated"), its.ended(4, "failed"))
+    second = (its.opened(2), *its.whole_trial(2, attempt=2, length=4), its.started(3))
+    running = (replace(its.built(3), timing="measured", provisional=True), its.iteration(3, 1))
+    synthetic.append(folder, *first, *ends, *emulated, *second, *running)
     return folder
 
 
@@ -83,13 +69,6 @@ def raw_means(records) -> dict[int, dict]:
     return result
 
 
-def assert_equal(got, expected, name):
-    if expected is None:
-        assert pd.isna(got), name
-    else:
-        assert got == (pytest.approx(expected, rel=1e-12) if isinstance(expected, float) else expected), name
-
-
 @pytest.mark.parametrize("which", ["study", "staged", "example"])
 def test_the_frame_is_what_the_ledger_says(which, request):
     folder = StudyFolder(EXAMPLE) if which == "example" else request.getfixturevalue(which)
@@ -102,20 +81,19 @@ def test_the_frame_is_what_the_ledger_says(which, request):
         expected |= {"reason": row.reason or None, **means[row.trial]}
         expected |= {name: value for name, value in row.summary.items() if name != "env_steps_per_s"}
         for name, value in expected.items():
-            assert_equal(line[name], value, name)
+            wanted = pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+            assert pd.isna(line[name]) if value is None else line[name] == wanted, name
 
 
 def test_rates_are_totals_over_totals_after_the_first_iteration(tmp_path):
-    times, steps = [100.0, 1.0, 3.0, 2.0], [400, 400, 200, 300]
     records = [
         synthetic.iteration(0, at, iteration_time_s=time, train_batch_size_actual=float(step), sampling_time_s=time / 2)
-        for at, (time, step) in enumerate(zip(times, steps, strict=True), start=1)
+        for at, (time, step) in enumerate([(100.0, 400), (1.0, 400), (3.0, 200), (2.0, 300)], start=1)
     ]
     run = study_of(tmp_path, synthetic.started(0), synthetic.built(0), *records).iloc[0]
     assert (run["timed_env_steps"], run["timed_s"], run["timed_iterations"]) == (900, 6.0, 3)
     assert run["env_steps_per_s"] == 150.0  # and neither the mean of rates nor with the 100 s
     assert (run["iteration_time_s"], run["sampling_time_s"]) == (2.0, 1.0)
-    assert run["learning_time_s"] is pd.NA
 
 
 def test_a_running_trial_shows_how_far_it_is(study):
@@ -208,17 +186,23 @@ def built(trial, **effective):
     return replace(synthetic.built(trial), effective=EFFECTIVE | effective)
 
 
-def test_scale_seed_and_placement_are_not_in_the_fingerprint(tmp_path):
+def test_scale_seed_and_placement_are_not_in_the_fingerprint_and_what_ran_is(tmp_path):
     first, second = with_setting(0), replace(with_setting(1, num_env_runners=46), seed=77, num_cpus=47)
-    runs = study_of(tmp_path, first, built(0), second, built(1))
-    assert runs["fingerprint"].nunique() == 1
-    content = json.loads(runs["fingerprint"].iloc[0])
+    others = [({}, {"torch_threads_learner": 4}), ({}, {"runner_class": "SingleAgentEnvRunner"})]
+    others += [({name: value}, {}) for name, value in (("train_batch_size", 401), ("lr", 0.1), ("minibatch_size", 8))]
+    numbered = enumerate(others, start=2)
+    records = [
+        each for at, (setting, effective) in numbered for each in (with_setting(at, **setting), built(at, **effective))
+    ]
+    runs = study_of(tmp_path, first, built(0), second, built(1), *records)
+    assert runs.loc[0, "fingerprint"] == runs.loc[1, "fingerprint"]
+    assert runs["fingerprint"].nunique() == 1 + len(others)
+    content = json.loads(runs.loc[0, "fingerprint"])
     assert list(content) == sorted(content)
     assert not {"num_env_runners", "num_cpus", "seed", "stage", "nodes"} & content.keys()
     assert (content["train_batch_size"], content["lr"]) == (400, 0.00025)
     assert (content["environment"]["id"], content["versions"]) == ("CartPole-v1", {"ray": "2.60.0"})
-    for name, value in {"learner_threads": 2, "num_learners": 0, "num_nodes": 2}.items():
-        assert runs[name].tolist() == [value, value]
+    assert runs.loc[1, ["learner_threads", "num_learners", "num_nodes"]].tolist() == [2, 0, 2]
 
 
 def test_learners_are_in_the_fingerprint_as_built_else_as_asked_for(tmp_path):
@@ -228,38 +212,15 @@ def test_learners_are_in_the_fingerprint_as_built_else_as_asked_for(tmp_path):
         *(with_setting(1, num_learners=2), built(1, num_learners=2)),
         *(with_setting(2, num_learners=2), synthetic.ended(2, "failed")),
         *(with_setting(3), synthetic.built(3)),  # a record that does not tell: the space does
-        *(with_setting(4, num_learners=2, lr=0.5), synthetic.ended(4, "failed")),
     )
-    assert runs["num_learners"].tolist() == [0, 2, 2, 0, 2]
-    assert [json.loads(text)["num_learners"] for text in runs["fingerprint"]] == [0, 2, 2, 0, 2]
+    assert (
+        [json.loads(text)["num_learners"] for text in runs["fingerprint"]]
+        == runs["num_learners"].tolist()
+        == [0, 2, 2, 0]
+    )
     # One that never came up counts with those of as many learners, by what was read back from them.
     assert runs.loc[1, "fingerprint"] == runs.loc[2, "fingerprint"] != runs.loc[0, "fingerprint"]
-    assert runs["fingerprint"].nunique() == 4
     assert runs.loc[2, "learner_threads"] is pd.NA
-
-
-@pytest.mark.parametrize(
-    ("setting", "effective"),
-    [
-        *(({name: value}, {}) for name, value in (("train_batch_size", 401), ("lr", 0.1), ("minibatch_size", 8))),
-        ({}, {"torch_threads_learner": 4}),
-        ({}, {"runner_class": "SingleAgentEnvRunner"}),
-    ],
-)
-def test_the_workload_and_what_ran_it_are_in_the_fingerprint(tmp_path, setting, effective):
-    records = (with_setting(0), built(0), with_setting(1, **setting), built(1, **effective))
-    assert study_of(tmp_path, *records)["fingerprint"].nunique() == 2
-
-
-@pytest.mark.parametrize("variant", get_args(Variant))
-def test_a_variant_is_the_workload_of_the_space_that_it_runs_under(variant):
-    spec = holdup.holdup_spec()
-
-    def of(spec, variant=None):
-        return common(spec.to_json(), {}, variant)
-
-    assert of(spec, variant) == of(spec_of(spec, variant))
-    assert len({fingerprint(of(spec, each)) for each in get_args(Variant)}) == 2
 
 
 def test_absent_is_na_and_never_zero():

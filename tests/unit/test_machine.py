@@ -1,32 +1,39 @@
-"""What `study.machine` reads of a host: from files that a test wrote, and for real."""
+"""What `study.machine` reads of a host, which Ray it joins and watches, and which modules travel to its nodes."""
 
+import importlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from study.designs.registry import private_shape
 from study.errors import ClusterError
-from study.machine import host
+from study.machine import cluster, host
+from study.machine.cluster import check_address, resolve_address, watching_ray
 from study.machine.host import (
     control_groups,
     cores_of,
     count_gpus,
     cpu_quota,
-    current_job,
     file_system_of,
     is_network,
     own_folder,
-    short_temporary_folder,
     this_node,
 )
+from study.machine.shipping import OwnModule, own_modules, runtime_env
+from tests.spaces import spec
 
 ROOT = Path(__file__).resolve().parents[2]
-# CPUs, memory, control groups.
+
+# --- one host ---------------------------------------------------------------------------------------------------------
 
 
 def test_hyper_threads_of_one_core_are_one_core(tmp_path):
@@ -87,9 +94,6 @@ def test_the_cpus_that_a_process_is_bound_to_are_its_own():
     assert done.stdout.split() == ["1", "1", "1"]
 
 
-# File systems.
-
-
 def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
     mounts = {"/": "ext4", "/home": "nfs4", "/home/a b": "lustre", "/caf\udce9": "xfs"}  # a name of another encoding
     found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in [*mounts.items(), ("/home", "beegfs")]]
@@ -101,15 +105,6 @@ def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
     assert file_system_of(Path("/home")) == ""
     kinds = ("nfs4", "lustre", "fuse.sshfs", "fuse.ceph-fuse", "ext4", "fuse.squashfuse", "")
     assert [is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
-
-
-def test_a_job_is_read_from_the_variables_of_its_scheduler():
-    assert current_job({}) is None
-    assert current_job({"SLURM_JOB_ID": "7"}) == ("slurm", "7")
-    assert current_job({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "p"}) == ("kubernetes", "p")
-
-
-# Processes, and everything that a node says.
 
 
 @pytest.mark.skipif(not host._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
@@ -126,15 +121,14 @@ for niceness in (7, 0):
         assert done.stdout.decode().split() == shown
 
 
-def test_a_long_tmpdir_is_not_that_of_a_private_ray(tmp_path, monkeypatch):
-    assert len(str(tmp_path)) > 20
-    for folder, expected in (("/var/tmp", "/var/tmp"), (str(tmp_path), "/tmp")):
-        monkeypatch.setattr("tempfile.tempdir", folder)
-        assert short_temporary_folder() == expected
-
-
 def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_this_host_left(tmp_path, monkeypatch):
-    with own_folder(str(tmp_path), "rl") as folder:
+    for place, expected in (("/var/tmp", "/var/tmp"), (f"/{'x' * 20}", "/tmp")):  # too long for Ray's sockets
+        monkeypatch.setattr("tempfile.tempdir", place)
+        with own_folder("rl-test") as folder:
+            assert str(folder.parent) == expected
+    monkeypatch.setattr(host, "_LONGEST_TMPDIR", 1_000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with own_folder("rl") as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         owner, _, pid = folder.name.rpartition("-")
     dead = subprocess.Popen(["true"])
@@ -145,16 +139,148 @@ def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_thi
         each.mkdir()
         (each / "start.log").touch()
     outlived = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={left[0]}/session"])
-    with own_folder(str(tmp_path), "rl") as folder:
+    with own_folder("rl") as folder:
         assert outlived.wait(10) == -signal.SIGKILL
         assert set(tmp_path.iterdir()) == {folder, *stays}
         assert not list(folder.iterdir())
         with monkeypatch.context() as patch:
             patch.setattr(host.socket, "gethostname", lambda: "n2")  # a living process there may have this number
-            with own_folder(str(tmp_path), "rl") as elsewhere:
+            with own_folder("rl") as elsewhere:
                 assert elsewhere != folder
         assert folder.exists()
     folder.symlink_to(stays[0])
-    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder(str(tmp_path), "rl"):
+    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder("rl"):
         pass
     assert (stays[0] / "start.log").exists()
+
+
+# --- which Ray ----------------------------------------------------------------------------------------------------
+
+UNREACHABLE = {
+    "nonsense": "must be auto, local or host:port",
+    ":1": "must be auto, local or host:port",
+    "10.0.0.1:²": "must be auto, local or host:port",
+    "ray://127.0.0.1:10001": "must be auto, local or host:port",
+    ".:6379": "no answer within 3 s",
+    "x" * 70 + ":1": "no answer within 3 s",
+    "127.0.0.1:9": "no answer within 3 s",
+}
+
+
+@pytest.mark.parametrize("given", UNREACHABLE)
+def test_an_address_that_cannot_be_reached_is_an_ordinary_error(given):
+    with pytest.raises(ClusterError, match=f"^--address {re.escape(given)}: {UNREACHABLE[given]}"):
+        check_address(given)
+
+
+def test_a_server_that_is_no_ray_is_refused_in_time(monkeypatch):
+    monkeypatch.setattr(cluster, "HANDSHAKE_TIMEOUT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ClusterError, match="must be a Ray cluster"):
+        resolve_address(address_of(server))
+
+
+def test_without_an_address_ray_is_private(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert resolve_address(None) is None
+    assert resolve_address("local") is None
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(ClusterError, match=r"RAY_ADDRESS 127\.0\.0\.1:9"):
+        resolve_address(None)
+
+
+def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_reserves():
+    here = this_node()
+    assert here.num_cpus == here.physical_cpus
+    many = {"parameters__num_env_runners": [1, 300], "parameters__num_envs_per_env_runner": 1}
+    (real,) = private_shape(spec(**many, execution="real", parameters__train_batch_size=300)).nodes
+    assert (real.num_cpus, real.physical_cpus) == (301, here.physical_cpus)
+    (emulated,) = private_shape(spec(**many, execution="emulated", parameters__train_batch_size=300)).nodes
+    assert emulated.num_cpus == here.physical_cpus
+
+
+def address_of(server):
+    return "{}:{}".format(*server.getsockname())
+
+
+def test_a_server_that_goes_away_is_reported_once_and_by_name(monkeypatch):
+    monkeypatch.setattr(cluster, "PERIOD_S", 0.05)
+    monkeypatch.setattr(cluster, "PATIENCE_S", 0.5)
+    said, reported = [], threading.Event()
+
+    def on_lost(why):
+        said.append(why)
+        reported.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
+        place = address_of(server)
+        with watching_ray({"the other": address_of(other), "the head": place}, on_lost):
+            assert not reported.wait(1.5)  # three times its patience, and both are there
+            server.close()
+            assert reported.wait(30)
+            reported.clear()
+            assert not reported.wait(1)
+    assert said == [f"the head ({place}) has not answered for 0.5 s"]
+
+
+# --- what travels to its nodes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A person's own folder, from which modules are imported; they are forgotten afterwards."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def modules(env_id):
+    return own_modules(spec(environment__id=env_id).environment)
+
+
+def test_a_file_a_package_and_what_was_imported_beside_it_travel_whole(mine):
+    (mine / "ship_package" / "envs").mkdir(parents=True)
+    for name in ("ship_main.py", "ship_beside.py", "ship_idle.py", "ship_package/__init__.py"):
+        (mine / name).write_text("import ship_beside" if name == "ship_main.py" else "")
+    assert modules("ship_package.envs:Maze") == (OwnModule(name="ship_package", path=mine / "ship_package"),)
+    (alone,) = modules("ship_main:Maze")
+    assert runtime_env([alone])["py_modules"] == [str(mine / "ship_main.py")]
+    with pytest.raises(ClusterError, match="must be a folder or a"):
+        runtime_env([OwnModule(name="ship_compiled", path=mine / "ship_compiled.cpython-311-x86_64-linux-gnu.so")])
+    importlib.import_module("ship_main")
+    assert [each.name for each in modules("ship_main:Maze")] == ["ship_main", "ship_beside"]
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "CartPole-v1",
+        "gymnasium.envs.classic_control:CartPoleEnv",  # site-packages
+        "unittest.mock:Mock",  # standard library
+        "study.trial.engine.envs.environments:EnvFactory",  # every node has this project
+        "__main__:Maze",
+        "no_such_module:Maze",
+    ],
+)
+def test_what_is_installed_or_not_there_stays(env_id):
+    assert modules(env_id) == ()
+
+
+def test_the_digest_follows_content_and_names_but_no_caches(mine):
+    folder = mine / "ship_digest"
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "__init__.py").write_text("a = 1")
+    module = OwnModule(name="ship_digest", path=folder)
+    first = module.digest
+    (folder / "__pycache__" / "x.pyc").write_text("x")
+    assert module.digest == first
+    (folder / "data.txt").write_text("1")
+    second = module.digest
+    (folder / "data.txt").rename(folder / "other.txt")
+    assert len({first, second, module.digest}) == 3
+
+
+def test_variables_of_a_script_travel_and_what_it_removes_stays_as_a_node_has_it():
+    assert runtime_env((), {"DIFFICULTY": "hard"}) == {"env_vars": {"DIFFICULTY": "hard"}}
+    assert runtime_env(()) is None

@@ -10,7 +10,6 @@ from analysis.models.iteration_time import (
     INDEX,
     MOST_OFF,
     TIMES,
-    UNKNOWNS,
     design,
     fit_iteration_time,
     from_runs,
@@ -20,60 +19,35 @@ from analysis.models.iteration_time import (
 )
 from analysis.scaling.blocks import select
 from study.errors import AnalysisError
-from tests import planted as tables_data
+from tests import planted as invented
 from tests.planted import as_frame
 
-TRUTH = {
-    "alpha": 2.0e-4,
-    "beta": 5.0e-5,
-    "gamma": 1.0e-6,
-    "cv": 0.05,
-    "d0": 8.0e-4,
-    "d1": 2.0e-6,
-    "c0": 5.0e-3,
-    "c1": 8.0e-6,
-    "c2": 3.0e-5,
-    "a": 9.0e-4,
-    "b": 1.6e-6,
-    "r": 0.0,
-    "s0": 2.0e-3,
-    "s1": 3.0e-4,
-    "r0": 1.0e-3,
-    "r1": 5.0e-5,
-}
+TRUTH = {"alpha": 2.0e-4, "beta": 5.0e-5, "gamma": 1.0e-6, "cv": 0.05, "d0": 8.0e-4, "d1": 2.0e-6, "c0": 5.0e-3}
+TRUTH |= {"c1": 8.0e-6, "c2": 3.0e-5, "a": 9.0e-4, "b": 1.6e-6, "r": 0.0, "s0": 2.0e-3, "s1": 3.0e-4}
+TRUTH |= {"r0": 1.0e-3, "r1": 5.0e-5}
 SCALES = (1, 2, 4, 8, 16, 24, 32, 40, 46)
 
 
 def vector(truth):
-    coefficients = np.zeros(len(UNKNOWNS))
-    for name, value in truth.items():
-        coefficients[INDEX[name]] = value
-    return coefficients
+    return np.array([truth.get(name, 0.0) for name in INDEX])
 
 
 def cells(**given):
-    """Return cells from numbers and arrays that are broadcast against each other."""
-    usual = {"num_envs_per_env_runner": 1, "num_learners": 1, "learner_threads": 1}
-    given = usual | {"episode_len": float("nan"), "step_wait_s": 0.0} | given
-    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(each, dtype=float)) for each in given.values()))
-    return pd.DataFrame({name: np.array(each) for name, each in zip(given, arrays, strict=True)})[list(CELL)]
+    """Return cells from numbers and arrays of one length."""
+    usual = {"num_envs_per_env_runner": 1, "num_learners": 1, "learner_threads": 1, "episode_len": np.nan}
+    given = {name: np.atleast_1d(value) for name, value in (usual | {"step_wait_s": 0.0} | given).items()}
+    length = max(map(len, given.values()))
+    return pd.DataFrame({name: np.resize(each, length).astype(float) for name, each in given.items()})[list(CELL)]
 
 
 def grid(
     scales=SCALES, settings=((1, 4000, 128, 10), (4, 4000, 256, 4), (8, 8000, 512, 10), (2, 2000, 128, 4)), **rest
 ):
     """Cells of a small throughput study: each scale in each (k, B, m, E)."""
-    rows = np.array([(n, *setting) for n in scales for setting in settings], dtype=float)
-    n, k, batch, size, epochs = rows.T
+    names = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
+    columns = np.array([(n, *setting) for n in scales for setting in settings]).T
     given = {"episode_len": 200.0, "step_wait_s": 0.002} | rest
-    return cells(
-        num_env_runners=n,
-        num_envs_per_env_runner=k,
-        train_batch_size=batch,
-        minibatch_size=size,
-        num_epochs=epochs,
-        **given,
-    )
+    return cells(**dict(zip(names, columns, strict=True)), **given)
 
 
 def planted(rng, *, where=None, runs=3, noise=0.03, truth=TRUTH):
@@ -102,27 +76,14 @@ def planted(rng, *, where=None, runs=3, noise=0.03, truth=TRUTH):
     )
 
 
-def one(**given):
-    defaults = {"num_env_runners": 1, "train_batch_size": 1000, "minibatch_size": 100, "num_epochs": 3}
-    return cells(**(defaults | given))
-
-
 def iteration(truth, where):
     return phase_times(vector(truth), design(where))
 
 
 def test_the_formula_by_hand():
-    where = one(
-        num_env_runners=3,
-        num_envs_per_env_runner=4,
-        train_batch_size=1000,
-        minibatch_size=96,
-        num_epochs=2,
-        num_learners=2,
-        learner_threads=2,
-        episode_len=50,
-        step_wait_s=0.001,
-    )
+    given = {"num_env_runners": 3, "num_envs_per_env_runner": 4, "train_batch_size": 1000, "minibatch_size": 96}
+    given |= {"num_epochs": 2, "num_learners": 2, "learner_threads": 2, "episode_len": 50, "step_wait_s": 0.001}
+    where = cells(**given)
     times = iteration(TRUTH | {"r": 1e-4}, where)
     # 1000 steps over 12 lanes: 83 each and 4 more, which the first runner's lanes take: 84 vector steps, 336 steps.
     own = (84 * 2e-4 + 336 * 5e-5) * 1.02
@@ -183,7 +144,7 @@ def test_an_interval_is_the_jackknife_of_blocks():
 def test_a_phase_that_took_no_time_is_refused():
     seen = planted(np.random.default_rng(0))
     without = seen.assign(learning_time_s=seen["learning_time_s"].where(seen.index != 3, 0.0))
-    with pytest.raises(AnalysisError, match=r"learning_time_s: must be > 0 in every run, .* got 0. Fix"):
+    with pytest.raises(AnalysisError, match=r"learning_time_s: must be > 0 in every run: .* got 0. Fix"):
         fit_iteration_time(without)
     idle = fit_iteration_time(seen.assign(rest_time_s=0.0))  # what lies between the phases may take none
     assert (idle.coefficients[:, [INDEX["r0"], INDEX["r1"]]] == 0).all()
@@ -215,28 +176,7 @@ def test_a_model_that_does_not_describe_its_runs_predicts_nothing():
     assert prediction_error(seen[seen["num_env_runners"] < 4]) is None  # nothing to hold out of two scales
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------
-
-IDLE = {"id": "Acrobot-v1", "step_wait_ms": 0.0}
-WAITING = {"environment": IDLE | {"step_wait_ms": 4.0}, "threads": {"torch_threads_learner": 1}}
-
-
-def frame(*changes):
-    """Return runs in environments that wait; `workload` of a change are entries of its fingerprint."""
-    rows = [{"runners": 2, "batch": 800} | change for change in (changes or ({},))]
-    return as_frame([tables_data.run(0, **row | {"workload": WAITING | row.get("workload", {})}) for row in rows])
-
-
-def test_a_workload_is_what_the_model_does_not_take_as_a_number():
-    same = frame(
-        {},
-        {"batch": 1600, "workload": {"num_epochs": 8, "lr": 3e-4, "environment": IDLE}},
-        {"workload": {"threads": {"torch_threads_learner": 2}}},
-        {"num_learners": 2, "workload": {"num_learners": 2}},
-    )
-    (group,) = from_runs(select(same).runs)
-    assert group["step_wait_s"].tolist() == [0.004, 0.0, 0.004, 0.004]
-    assert group["num_learners"].tolist() == [1, 1, 1, 2]
-    others = ({"cpu_model": "Y"}, {}, {"network": "big"}, {"threads": {"torch_threads_runner": 2}})
-    groups = from_runs(select(frame({}, *({"workload": each} for each in others))).runs)
-    assert [len(each) for each in groups] == [2, 1, 1, 1]
+def test_the_minibatch_of_a_run_is_what_all_its_learners_take_together():
+    rows = [invented.run(n, runners=n, minibatch_size=128, num_learners=learners) for n, learners in ((1, 0), (2, 2))]
+    (group,) = from_runs(select(as_frame(rows)).runs)
+    assert group[["num_learners", "minibatch_size"]].to_numpy().tolist() == [[1, 128], [2, 64]]

@@ -21,7 +21,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
-from study.space.script import ScriptFacts
+from study.space.spec import ScriptFacts
 from study.trial.configuration import apply
 from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics

@@ -45,7 +45,9 @@ def test_baselines_without_a_scale_come_first_at_every_scale_and_a_grid_has_ever
     requests = requests_of(spec(search__baselines=baselines, search__num_trials=9))
     first = [(request.name, request.num_env_runners) for request in requests[:5]]
     assert (first[:4], first[4][0]) == ([("a", 1), ("a", 2), ("a", 4), ("b", 4)], None)
-    assert all(request.given == {"lr": 0.001} for request in requests[:3])
+    # What a baseline leaves out is this project's default, or the middle of the space where that is outside.
+    assert all(request.setting["lr"] == 0.001 for request in requests[:3])
+    assert requests[0].setting["train_batch_size"] == 400 and requests[3].setting["lr"] == 3e-4
     ranges = {"parameters__train_batch_size": [200, 400], "parameters__lr": [0.1, 0.2, 0.3]}
     requests = requests_of(spec(search__sampler="grid", search__num_trials=None, **ranges))
     cells = {(each.num_env_runners, each.seed, *sorted(each.given.items())) for each in requests}

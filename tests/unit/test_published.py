@@ -7,10 +7,9 @@ from scipy import stats
 
 from study.errors import SpaceError
 from study.space.parameters import NAMES, SCALE
-from study.space.published import Published, published
 from study.space.settings import runnable
 from tests import spaces
-from tests.benchmarks.published import compare, engines_of, space
+from tests.benchmarks.published import Published, compare, engines_of, published, space
 from tests.spaces import read_again
 from tests.unit.test_space_rules import HELD_UP
 
@@ -21,8 +20,8 @@ ALL = [(source, environment) for source, entries in published().items() for envi
 def test_every_published_setting_is_a_space_that_runs_as_it_is_written_or_says_what_it_lacks(source, environment):
     entry = published()[source][environment]
     for engine in engines_of(entry):
-        of_it = spaces.spec_of(space(environment, entry, engine, 2), asked=True)
-        setting = runnable(of_it, {SCALE: 1, **of_it.fixed}, written=tuple(entry.parameters))
+        of_it = spaces.spec_of(space(environment, entry, engine, 2))
+        setting = runnable(of_it, {SCALE: 1, **of_it.fixed})
         assert {name: setting.get(name, NAMES[name].default) for name in entry.parameters} == entry.parameters
         assert setting["train_batch_size"] % entry.num_envs == 0
     assert sum(said is not None for said in entry.evaluation.model_dump().values()) == 1
@@ -31,14 +30,8 @@ def test_every_published_setting_is_a_space_that_runs_as_it_is_written_or_says_w
         with pytest.raises(SpaceError, match=r"holdup\.published: this program has no "):
             spaces.spec_of(named)
     else:
-        assert spaces.spec_of(named).holdup.published == entry.parameters
-
-
-def test_a_hold_up_study_names_a_published_setting():
-    changes = {"holdup__published": "cleanrl"}
-    of_it = spaces.spec_of(spaces.with_changes(HELD_UP, **changes), asked=True)
-    assert of_it.holdup.published == published()["cleanrl"]["CartPole-v1"].parameters
-    assert read_again(of_it).digest() == of_it.digest()
+        of_it = spaces.spec_of(named)
+        assert of_it.holdup.published == entry.parameters and read_again(of_it).digest() == of_it.digest()
 
 
 @pytest.mark.parametrize(

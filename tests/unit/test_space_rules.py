@@ -70,23 +70,20 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "parameters.normalize_rewards: 1, resources.num_learners: 2", "", "1"),
     (SEARCH, "environment.kwargs: {a: [{b: .inf}]}", "environment.kwargs.a.0.b", "inf"),
     (SEARCH, f"model.fcnet_hiddens: {[9] * 65}", "", ""),
-    (SEARCH, "search.objective: time_to_target_s, execution: emulated", "", "time_to_target_s"),
     (SEARCH, "throughput.grids.a.num_epochs: [1, 2]", "throughput", ""),
     (SEARCH, "model: {conv_net: nature, conv_filters: [[16, 4, 2]]}", "model.conv_filters", ""),
     (SEARCH, "config_args: a", "", "a"),
     (SEARCH, "config: my_train.py", "", "my_train.py"),
     (SEARCH, "parameters.train_batch_size: [400, 402], resources.num_learners: 4", "", "402"),
     (SEARCH, "parameters.minibatch_size: 63, resources.num_learners: 2", "", "63"),
-    (SEARCH, "parameters.train_batch_size: {low: 1001, high: 1011}, parameters.num_env_runners: [1, 46]",
-     "", "1001 to 1011"),
     (SEARCH, "parameters.minibatch_size: null, parameters.num_minibatches: 4, resources.num_learners: 2",
      "parameters.num_minibatches", "4"),
-    (SEARCH, "search.baselines: [{name: a, parameters: {lr: 1.0}}]", "search.baselines.0.parameters.lr", "1.0"),
-    (SEARCH, "search.baselines: [{name: a, parameters: {num_minibatches: 2}}]",
-     "search.baselines.0.parameters.num_minibatches", ""),
+    (SEARCH, "search.baselines: [{name: a, parameters: {num_env_runners: 3}}]",
+     "search.baselines.0.parameters.num_env_runners", "3"),
+    (SEARCH, "search.baselines: [{name: a, parameters: {lr: 1.0}}, {name: a, parameters: {}}]", "search.baselines", ""),
     (SEARCH, "parameters.num_envs_per_env_runner: 51, search.baselines: [{name: a, parameters: {train_batch_size: "
      "200}}]", "search.baselines.0.parameters.train_batch_size", "200"),
-    (SEARCH, "search.sampler: grid, search.num_trials: null", "parameters.lr", "0.0001 to 0.01"),
+    (SEARCH, "search.sampler: grid, search.num_trials: null", "parameters.lr", "a range"),
     (SEARCH, "search.baselines: [{name: a, parameters: {rollout_fragment_length: 50}}]",
      "search.baselines.0.parameters.rollout_fragment_length", ""),
     (IMPALA, "parameters.train_batch_size: {low: 50, high: 900}, search.baselines: [{name: a, parameters: "
@@ -117,20 +114,18 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "environment.process: own", "parameters.num_envs_per_env_runner", ""),
     (OF_SAC, "parameters.steps_per_env_runner: 9", "", "9"),
     (SCHEDULED, "parameters.grad_clip: 1.0", "", ""),
-    (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", "the script's schedule of lr"),
+    (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", "a schedule in the script"),
     (SCHEDULED, "search: {}, holdup: {target_scale: 2, small_scale: 1}", "holdup", "schedule"),
     # times
     (TIMED, "throughput: null", "", ""),
     (TIMED, "throughput: {}", "throughput.grids", ""),
-    (TIMED, "throughput.grids.bad: {}", "", "no axis of num_env_runners"),
+    (TIMED, "throughput.grids.bad: {}", "", "nothing"),
     (TIMED, "throughput.grids.bad: {num_env_runners: [1, 4], steps_per_env_runner: 50}", "", "100 > 50"),
     (TIMED, "throughput.grids.bad: {num_env_runners: [401, 500]}", "", "401 lanes and 400 steps"),
     (TIMED, "throughput.grids.bad: {num_learners: 4, train_batch_size: 402}", "", "402"),
-    (TIMED, "throughput.grids.bad: {minibatch_size: 400}, parameters.lr: 1.0e+308, parameters.lr_scaling_exponent: 1",
-     "", "inf"),
     (TIMED, "throughput.blocks: 200000", "", "200000"),
     (TIMED, f"throughput.grids.bad: {{num_epochs: {list(range(1, 102))}, train_batch_size: [400, 500, 600, 700, "
-     f"800, 900, 1000, 1100, 1200, 1300]}}", "", "1020"),
+     f"800, 900, 1000, 1100, 1200, 1300]}}", "throughput.grids", "1020"),
     (TIMED, "parameters.num_env_runners: [1, 2]", "", "several"),
     (TIMED, "parameters.minibatch_size: 500", "", "500 > 400"),
     (TIMED, "budget.iterations: 3", "", "3"),
@@ -150,25 +145,16 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (HELD_UP, "evaluation.seed: 8", "", "8"),
     (HELD_UP, "search.sampler_seed: 8", "", "8"),
     (HELD_UP, "holdup.target_scale: 46", "", "46"),
-    (HELD_UP, "holdup.target_scale: 2", "holdup.small_scale", "2"),
+    (HELD_UP, "holdup.target_scale: 2", "", "2"),
     (HELD_UP, "holdup.small_scale: 3", "", "3"),
     (HELD_UP, "holdup.small_scale: 6", "", "6"),
     (HELD_UP, "holdup.unseen_scales: [6, 12]", "", "[6, 12]"),
     (HELD_UP, "holdup.num_settings: 7", "", "7"),
 ]  # fmt: skip
 
-BROKEN_BY_NEW_STUDIES: list[tuple[Mapping[str, Any], str, str, str]] = [
-    # studies on record may be so: these rules are younger, or concern what a person wants
-    (SEARCH, "environment.target: 500.5", "", "500.5"),
-    (SEARCH, "budget.env_steps: 799", "", "799 steps and a batch of 800 of 4 runners"),
-    (HELD_UP, "holdup.unseen_scales: [64]", "budget.env_steps", "a batch of 12,800 of 64 runners"),
-    (HELD_UP, "holdup.naive_steps_per_env_runner: 1251", "budget.env_steps", "a batch of 10,008 of naive_growth"),
-    (HELD_UP, "holdup.published: {train_batch_size: 10001}", "budget.env_steps", "a batch of 10,001 of published"),
-]  # fmt: skip
-
 KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "parameters.minibatch_size: 800"),
-    (SEARCH, "environment.target: 500"),
+    (SEARCH, "search.baselines: [{name: a, parameters: {lr: 1.0, num_minibatches: 2}}]"),  # outside of the space
     (SEARCH, "parameters.train_batch_size: [8, 800], parameters.minibatch_size: 8"),
     (SEARCH, "parameters.num_env_runners: [1, 400]"),  # 800 lanes
     (SEARCH, "parameters.train_batch_size: 333"),  # the batched runner fills any batch to the step
@@ -179,23 +165,16 @@ KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "search.num_trials: 3, search.baselines: [{name: a, parameters: {lr: 0.01}}]"),
     (SEARCH, "parameters.num_envs_per_env_runner: 50, search.baselines: [{name: a, parameters: {train_batch_size: "
      "200}}]"),
-    (SEARCH, "budget.env_steps: 800"),
     (PROCGEN, "environment.kwargs: {num_levels: 0}"),
     (PROCGEN, "environment.kwargs: {start_level: 1000000000}"),
     (IMPALA, "parameters.num_env_runners: [200], parameters.train_batch_size: 100"),  # what a few of the runners bring
-    (IMPALA, "parameters.train_batch_size: {low: 449, high: 450}"),
     (IMPALA, "parameters.lr_end_fraction: 1.0, budget: {iterations: 5}"),
     (TIMED, "throughput.grids.most: {num_env_runners: [400]}"),
     (HELD_UP, "holdup.race.blocks: [60, 40]"),
     (HELD_UP, "evaluation.seed: 9, search.sampler_seed: 9"),  # as study.json has them
     (HELD_UP, "holdup.num_settings: 8"),
-    (HELD_UP, "holdup.unseen_scales: [50]"),
-    (HELD_UP, "holdup.naive_steps_per_env_runner: 1250"),
     (HELD_UP, "evaluation.num_evaluations: 2"),
 ]  # fmt: skip
-
-
-ALL = [*BROKEN, *BROKEN_BY_NEW_STUDIES]
 
 
 def changed(base: Mapping[str, Any], changes: str) -> dict[str, Any]:
@@ -204,10 +183,10 @@ def changed(base: Mapping[str, Any], changes: str) -> dict[str, Any]:
 
 
 def parse(content: dict[str, Any]) -> StudySpec:
-    return parse_space(Source(name="test", content=content), asked=True)
+    return parse_space(Source(name="test", content=content))
 
 
-@pytest.mark.parametrize(("base", "changes", "where", "got"), ALL, ids=[row[1][:60] for row in ALL])
+@pytest.mark.parametrize(("base", "changes", "where", "got"), BROKEN, ids=[row[1][:60] for row in BROKEN])
 def test_a_broken_rule_is_a_fault_with_its_place_and_the_value(base, changes, where, got):
     with pytest.raises(SpaceError) as caught:
         parse(changed(base, changes))
@@ -223,12 +202,7 @@ def test_what_lies_just_inside_of_a_rule_is_accepted(base, changes):
 
 def test_every_row_of_the_tables_is_broken_by_one_of_these_spaces():
     specs = []
-    for base, changes, *_ in ALL:
+    for base, changes, *_ in BROKEN:
         with contextlib.suppress(ValidationError):  # the rule of a section
             specs.append(StudySpec.model_validate(changed(base, changes)))
     assert [rule for _, when, rule, _ in (*LEFT_OUT, *NEEDED, *MUST) if not any(when(spec) for spec in specs)] == []
-
-
-@pytest.mark.parametrize("row", BROKEN_BY_NEW_STUDIES, ids=lambda row: row[1][:60])
-def test_a_rule_that_is_younger_than_a_study_does_not_stop_its_resume(row):
-    parse_space(Source(name="recorded", content=changed(*row[:2])))

@@ -1,7 +1,10 @@
-"""Tables as values and as text: honest numbers, five formats that say the same, nothing that breaks a reader."""
+"""Tables and the report: honest numbers, five formats that say the same, safe text, files that stand alone."""
 
+import csv
 import io
-from dataclasses import replace
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -9,16 +12,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis.answers import Answer, Fact
+from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
+from analysis.report import MOST, Report, make_report, parse_formats, to_html, write
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
-from analysis.tables.table import Table, TableColumn, estimate, table_of, without_rows
-from study.designs.holdup.certificate import make_certificate
+from analysis.tables.table import Table, TableColumn, estimate, table_of, text_table, without_rows, wrapped
+from study.errors import AnalysisError
 from study.statistics import Estimate, without_interval
 from tests import holdup
-from tests.planted import NOISE, amdahl, run, study
-from tests.unit.test_report import Outline
+from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
+from tests.values import replace
+
+
+class Outline(HTMLParser):
+    """What a page is made of: its elements with their attributes, in order, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.seen, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
 
 NASTY = '50_% & #1 {a|b} <i> ~^ \\ "q"\nline'
 INFINITE = float("inf")
@@ -98,9 +120,11 @@ def test_csv_keeps_every_digit_and_says_the_rest_above():
 
 
 def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown():
-    text = TABLE.to_text(40)
-    assert max(map(len, text.splitlines())) <= 40
-    assert "[1.90, 1.96]" not in text.partition("\n  ")[2], "a narrow one leaves the intervals out"
+    natural = max(map(len, text_table(TABLE, 1_000).splitlines()))
+    assert text_table(TABLE, natural) == text_table(TABLE, 1_000)
+    assert "[1.90, 1.96]" not in text_table(TABLE, natural - 1), "a narrow one leaves the intervals out"
+    assert max(map(len, TABLE.to_text(40).splitlines())) <= 40
+    assert wrapped(f"{'x' * 30} well-known 5 %", 12) == f"{'x' * 30}\nwell-known\n5 %"
     frame = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]})
     many = Table(key="T2", title="", frame=frame, columns=(COLUMNS[3],), conclusion="")
     for text in (many.to_markdown(), many.to_latex(), Outline(many.to_html()).text):
@@ -129,13 +153,6 @@ def table(name, rows, **changes):
     return table_by_name(name, Study(study(rows, **changes)))
 
 
-def column(found, name):
-    return [
-        None if value is None else float(value)
-        for value in found.frame[name].astype(object).where(found.frame[name].notna(), None)
-    ]
-
-
 def confounded(*, complete=False):
     """Return 1 runner at batch 2,000 against 2 at 4,000; 2.92 times the rate, 1.46 of it due to the batch."""
     rates = {(1, 2_000): 1_000.0, (2, 4_000): 2_920.0}
@@ -148,42 +165,19 @@ def confounded(*, complete=False):
     ]
 
 
-def test_strong_scaling_shows_the_planted_speed_up_and_efficiencies():
-    found = table("strong_scaling", amdahl(SCALES))
-    times = [0.2 + 3.0 / n for n in SCALES]
-    speed_up = [times[0] / each for each in times]
-    assert column(found, "num_env_runners") == list(SCALES)
-    assert column(found, "speed_up") == pytest.approx(speed_up)
-    expected = [s / n for s, n in zip(speed_up, SCALES, strict=True)]
-    assert column(found, "efficiency_per_runner") == pytest.approx(expected)
-    expected = [s * 2 / (n + 1) for s, n in zip(speed_up, SCALES, strict=True)]  # P = n + 1
-    assert column(found, "efficiency_per_cpu") == pytest.approx(expected)
-    assert column(found, "karp_flatt")[1:] == pytest.approx([0.2 / 3.2] * 4)
-    assert column(found, "iteration_time_s")[0] == pytest.approx(3.2 * np.mean(NOISE[:3]))
-    assert column(found, "n") == [3] * 5
-    reference = next(line for line in found.to_markdown().splitlines() if line.startswith("| 1 |"))
-    assert reference.count("1.00 (by definition)") == 3  # S, E_n, E_P: the reference is no estimate
-
-
 def test_what_ran_without_a_measured_clock_is_shown_apart_with_its_cause_and_what_would_measure_it():
-    def busy(timing="oversubscribed", scales=(1, 2, 8)):
-        why = {"timing": timing, "timing_reason": "3 processes on 2 cores"}
-        cells = [(n, seed) for n in scales for seed in (1, 2, 2)]
-        return [run(at, runners=n, seed=seed, iteration_time_s=4.0 / n, **why) for at, (n, seed) in enumerate(cells)]
-
-    hardware = {"space": "cartpole_sweep.yaml", "hardware": {"physical_cpus": 4}}
-    found = table("strong_scaling", [*busy(), run(99, runners=46, timing="emulated")], sheet=hardware)
+    why = {"timing": "oversubscribed", "timing_reason": "3 processes on 2 cores"}
+    cells = [(n, seed) for n in (1, 2, 8) for seed in (1, 2, 2)]
+    rows = [run(at, runners=n, seed=seed, iteration_time_s=4.0 / n, **why) for at, (n, seed) in enumerate(cells)]
+    sheet = {"space": "cartpole_sweep.yaml", "hardware": {"physical_cpus": 4}}
+    found = table("strong_scaling", [*rows, run(99, runners=46, timing="emulated")], sheet=sheet)
     assert "provisional" in found.title and "no speed-up and no efficiency" in found.conclusion
-    assert column(found, "num_env_runners") == [1, 2, 8]
-    assert column(found, "n") == [2, 2, 2], "two runs of one seed are one"
-    assert column(found, "seen") == pytest.approx([800, 1_600, 6_400])
-    assert set(found.frame["timing"]) == {"oversubscribed"}
-    assert set(found.frame["timing_reason"]) == {"3 processes on 2 cores"}
+    shown = found.frame.set_index("num_env_runners")[["n", "seen", "timing", "timing_reason"]].to_numpy().tolist()
+    # Two runs of one seed are one.
+    assert shown == [[2, rate, *why.values()] for rate in (800, 1_600, 6_400)]
     assert not any("speed_up" in name or "efficiency" in name for name in found.frame)
     assert "[1, 2]" in found.command and "cartpole_sweep.yaml" in found.command, "two scales fit on its four cores"
-    assert Study(study(busy())).estimates("speed_up").empty
-    assert table("strong_scaling", busy("tainted"), sheet={}).command == "python run_study.py --space waiting.yaml"
-    assert table("strong_scaling", busy(scales=(1,))).empty
+    assert Study(study(rows)).estimates("speed_up").empty
 
 
 def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apart():
@@ -220,35 +214,31 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
 
-BAD_INPUT = {
-    "empty": ([], "No run is finished with a measured clock"),
-    "one scale": (amdahl((4,)), "There is one scale only"),
-    "one seed": (amdahl(blocks=1), "the speed-up is 8.26 (one run)"),
-    "all failed": (
-        [run(i, runners=n, status="failed", timing="tainted") for i, n in enumerate((1, 2, 4))],
-        "No run is finished with a measured clock",
-    ),
-    "still running": (
-        [*amdahl((1, 2)), run(90, runners=4, status="running", timing=None), run(91, runners=4, status="interrupted")],
-        "From 1 to 2 runners",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_gives_every_table_with_a_sentence(name):
-    rows, words = BAD_INPUT[name]
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "No run is finished with a measured clock"),
+        (amdahl((4,)), "There is one scale only"),
+        (amdahl(blocks=1), "the speed-up is 8.26 (one run)"),
+        (
+            [run(n, runners=n, status="failed", timing="tainted") for n in (1, 2, 4)],
+            "No run is finished with a measured",
+        ),
+        ([*amdahl((1, 2)), run(90, runners=4, status="running", timing=None)], "From 1 to 2 runners"),
+    ],
+    ids=["empty", "one scale", "one seed", "all failed", "still running"],
+)
+def test_bad_input_gives_every_table_with_a_sentence(rows, words):
     tables = [*Study(study(rows)).tables.values()]
     assert [each.key for each in tables] == [key for key, *_ in TABLES.values()]
     assert words in tables[0].conclusion
-    failed = sum(row["status"] == "failed" for row in rows)
     for each in tables:
         assert len(each.conclusion) > 20
         for text in (each.to_markdown(), each.to_csv(), each.to_latex(), each.to_html()):
             assert "nan" not in text.lower()
             assert "None" not in text.replace(each.conclusion, "")
         if not each.frame.empty or each.key in ("T2", "T3", "T5", "T8", "T11"):
-            assert each.n_failed == failed, each.key
+            assert each.n_failed == sum(row["status"] == "failed" for row in rows), each.key
 
 
 # --- hold-up ------------------------------------------------------------------------------------------------------
@@ -258,21 +248,6 @@ def test_bad_input_gives_every_table_with_a_sentence(name):
 def folder(tmp_path_factory):
     spec = holdup.holdup_spec()
     return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
-
-
-def test_the_arms_are_those_of_the_certificate(folder):
-    certificate, certified = make_certificate(folder), table_by_name("certificate", Study(from_folder(folder.path)))
-    frame = certified.frame
-    assert not frame["arm"].str.contains("winner|@|_").any()
-    assert frame["num_env_runners"].tolist() == [arm["scale"] for arm in certificate["arms"].values()]
-    for shown, arm in zip(frame.index, certificate["arms"].values(), strict=True):
-        assert frame.loc[shown, "arm"].endswith("RLlib's own engine") == (arm["variant"] == "stock")
-        assert frame.loc[shown, ["score", "score_low", "score_high"]].tolist() == pytest.approx(
-            [arm["score"]["value"], arm["score"]["low"], arm["score"]["high"]]
-        )
-        counts = ["n", "n_failed", "n_censored"]
-        assert frame.loc[shown, counts].tolist() == [arm[name] for name in counts]
-    assert certified.n == sum(arm["n"] for arm in certificate["arms"].values())
 
 
 def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
@@ -292,3 +267,131 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(folder, tmp_pa
     assert opened.table("certificate").empty
     assert "score" in set(opened.estimates()["quantity"])
     assert len(opened.answer().unknown) == 1
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
+
+
+def made(key, conclusion="It is so.", **more):
+    columns = (TableColumn("x", "s", "", "A number."),)
+    frame = pd.DataFrame({"x": [1]})
+    return Table(key=key, title=f"Table {key}", frame=frame, columns=columns, conclusion=conclusion, n=1, **more)
+
+
+def empty(key, why="Nothing to show."):
+    return without_rows(key, f"Table {key}", why)
+
+
+def bars(ax, frame):
+    ax.barh(frame["name"], frame["value"])
+    ax.set_xlabel("value [1]")
+
+
+def picture(key="efficiency", **more):
+    frame = pd.DataFrame({"name": ["one", "two"], "value": [0.3, 0.7]})
+    return Figure(key=key, title=f"Picture {key}", alt="One is 0.3.", caption="Bars.", frame=frame, paint=bars, **more)
+
+
+PICTURE = picture()
+ANSWER = Answer(
+    kind="throughput",
+    findings=(
+        Fact(role="answer", text="Batch 64 learnt best."),
+        Fact(role="support", text="It is a fact."),
+        Fact(role="unknown", text="other seeds.", command="python run_study.py --space x.yaml"),
+        Fact(role="limit", text="It is one run."),
+    ),
+    setting="train_batch_size: 64  lr: 1e-3",
+    rows=made("answer"),
+    figure="efficiency",
+)
+
+
+def build(tables, figures, **changes):
+    values = {"name": "demo", "source": "studies/demo", "summary": "A study.", "answer": ANSWER}
+    return Report(**{**values, "tables": tuple(tables), "figures": tuple(figures), **changes})
+
+
+def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty():
+    tables = [made("T2"), empty("T3"), *(made(key) for key in ("T5", "T8", "T1"))]
+    report = build(tables, [PICTURE, *(picture(f"p{number}") for number in range(8))])
+    assert [each.key for each in report.shown_tables] == ["T2", "T5"], "those of the study's question"
+    assert len(report.shown_figures) == MOST - 1, "one stands beside the answer"
+    assert "`T1` (Table T1)" in report.files[0], "what is left out is a file"
+
+
+def test_names_and_reasons_are_text_and_never_elements():
+    hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
+    facts = tuple(Fact(role=role, text=HOSTILE) for role in ("answer", "support", "unknown", "limit"))
+    report = build(
+        [made("T2", HOSTILE, notes=(HOSTILE,), definitions=(HOSTILE,))],
+        [hostile, absent("phases", HOSTILE, HOSTILE)],
+        name=HOSTILE,
+        summary=HOSTILE,
+        answer=replace(ANSWER, findings=facts),
+    )
+    seen = Outline(to_html(report)).seen
+    assert "script" not in {tag for tag, _ in seen}
+    assert all(named.get("class") == "picture" for tag, named in seen if tag == "img")
+    assert not any(name.startswith("on") for _, named in seen for name in named)
+    assert "&lt;script&gt;" in to_html(report)
+
+
+@pytest.fixture(scope="module")
+def report():
+    truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048), (2, 4096)), blocks=3, failed=1)
+    return make_report(Study(study(planted_runs(truth, np.random.default_rng(2)))))
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A report that is quickly written: two tables, a figure and one that is missing."""
+    tables = [made("T1"), made("T2", "Twice as fast."), empty("T3")]
+    return build(tables, [PICTURE, absent("score", "Score", "Refused. Fix: none.")])
+
+
+def test_a_page_is_whole_and_asks_for_nothing(report):
+    page = to_html(report)
+    seen = Outline(page).seen
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    headings = [int(tag[1]) for tag, _ in seen if re.fullmatch("h[1-6]", tag)]
+    assert headings.count(1) == headings[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(headings))
+    ids = [named["id"] for _, named in seen if "id" in named]
+    assert len(ids) == len(set(ids))
+    asks = [named[key] for _, named in seen for key in ("src", "href", "xlink:href", "action", "data") if key in named]
+    asks = [each for each in asks if not each.startswith("data:image/svg+xml;base64,")]
+    assert all(each.startswith("#") and each[1:] in ids for each in asks)
+    assert not re.search(r"@import|url\(\s*['\"]?(?!#)", page)
+    assert "default-src 'none'" in page
+    texts = [named["alt"] for tag, named in seen if tag == "img"]
+    assert len(texts) >= 2 and all(texts)
+
+
+def test_formats_are_some_of_those_that_there_are():
+    assert parse_formats("csv, HTML,csv") == ("html", "csv")
+    for text in ("", "csv,pdf"):
+        with pytest.raises(AnalysisError, match="--format: must be some of html, csv, tex"):
+            parse_formats(text)
+
+
+def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
+    (tmp_path / "figures").mkdir(parents=True)
+    (tmp_path / "tables").mkdir()
+    names = ("figures/score.svg", "tables/prices.csv")
+    stale = [tmp_path / name for name in names]
+    for file in (*stale, tmp_path / "figures" / "mine.svg"):
+        file.write_text("of an earlier report")
+    files = write(small, tmp_path, ("html", "csv", "tex"))
+    assert files[0] == tmp_path / "report.html"
+    assert all(file.stat().st_size > 0 for file in files)
+    names = {file.relative_to(tmp_path).as_posix() for file in files}
+    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("csv", "tex")}
+    pictures = {f"figures/efficiency.{form}" for form in ("svg", "png", "csv", "pdf")}
+    assert names == {"report.html", *forms, *pictures}
+    assert not any(file.exists() for file in stale)
+    assert (tmp_path / "figures" / "mine.svg").exists()
+    with (tmp_path / "tables" / "T2.csv").open() as lines:
+        assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]

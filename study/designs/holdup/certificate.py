@@ -7,21 +7,24 @@ functions that decided.
 import json
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
 
 from study.designs.holdup.figures import FORMAT, as_json, content_of
-from study.designs.holdup.page import page
+from study.designs.holdup.page import estimate, page
 from study.designs.holdup.stages import STAGES, check_version, decide, requests_of
+from study.engine import OWN
 from study.errors import RecordError
+from study.exporting.script import plain_script, space_file
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, StudyOpened, TrialEnded, read_lines
 from study.space.parsing import parse_space
+from study.space.settings import WINNER, WINNER_RLLIB, fitted
 from study.space.space_file import read_space
 from study.space.spec import StudySpec
 from study.text import count
@@ -33,6 +36,8 @@ BY_THE_CLOCK = ("cpu_s_reserved", "foreign_cores", "stolen_cores")
 """What the summary of a trial holds beside sums and means of its records."""
 AT_MOST = 30
 """Differences that a message lists."""
+SEEDS = (1, 2, 3)
+"""Of the trials of a space file that trains the winner."""
 
 
 def make_certificate(folder: StudyFolder) -> dict[str, Any]:
@@ -46,8 +51,7 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
     spec, where = identity.parse(), str(folder.records)
     if spec.holdup is None:
         rule, got = "a certificate needs a hold-up study", "a space without `holdup`"
-        fix = "Add the section and start a new study."
-        raise RecordError(where=str(folder.path), rule=rule, got=got, fix=fix)
+        raise RecordError(where=str(folder.path), rule=rule, got=got, fix="Add the section and start a new study.")
     lines = list(read_lines(folder.records))
     check_version([line.record for line in lines if isinstance(line.record, StageDecided)])
     _check_registered(folder, identity, spec, lines)
@@ -61,8 +65,7 @@ def make_certificate(folder: StudyFolder) -> dict[str, Any]:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         rule, got = "a certificate must follow from the records", f"{type(error).__name__}: {error}"
         raise RecordError(where=where, rule=rule, got=got, fix=RESTORE) from error
-    rule = f"must lead to what it says was decided, {count(len(differing), 'difference')}:\n{_listed(differing)}\n"
-    raise RecordError(where=where, rule=rule, fix=RESTORE)
+    raise RecordError(where=where, rule=_told(differing, "lead to what it says was decided"), fix=RESTORE)
 
 
 def write_certificate(folder: StudyFolder) -> dict[str, Any]:
@@ -95,26 +98,31 @@ def verify(path: str | Path) -> StudyFolder:
             their places, as they are written and as they are made again.
     """
     given = Path(path)
-    folder = StudyFolder(given)
-    if given.name == folder.certificate.name:
-        folder = StudyFolder(given.parent)
+    folder = StudyFolder(given.parent if given.name == StudyFolder(given).certificate.name else given)
     folder.identity()  # a path without a study is refused as such
-    file, page_file = folder.certificate, folder.certificate_page
+    file, shown = folder.certificate, folder.certificate_page
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
-    written = _written(file, fix)
+    try:
+        written = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        rule = "must be a certificate" if file.is_file() else "no certificate here"
+        raise RecordError(where=str(file), rule=rule, got=f"{type(error).__name__}: {error}", fix=fix) from error
+    if (found := written.get("format") if isinstance(written, dict) else type(written).__name__) != FORMAT:
+        raise RecordError(where=str(file), rule=f"this version reads format {FORMAT}", got=repr(found), fix=fix)
     content = make_certificate(folder)
     differing = list(differences(written, content, ""))
-    if (
-        not differing
-        and page_file.exists()
-        and not (page_file.is_file() and page_file.read_bytes() == page(content).encode())
-    ):
-        differing = [f"{page_file.name}: must be the page of these figures, got another text"]
+    if not differing and shown.exists() and not (shown.is_file() and shown.read_bytes() == page(content).encode()):
+        differing = [f"{shown.name}: must be the page of these figures, got another text"]
     if differing:
-        number = "1 figure differs" if len(differing) == 1 else f"{len(differing)} figures differ"
-        rule = f"must say what the records say, {number}:\n{_listed(differing)}\n"
-        raise RecordError(where=str(file), rule=rule, fix=fix)
+        raise RecordError(where=str(file), rule=_told(differing, "say what the records say"), fix=fix)
     return folder
+
+
+def _told(differing: Sequence[str], must: str) -> str:
+    """Return what must hold, with the first of many differences, and how many more there are."""
+    more = [f"… and {len(differing) - AT_MOST} more"] if len(differing) > AT_MOST else []
+    listed = "\n".join(f"  {line}" for line in [*differing[:AT_MOST], *more])
+    return f"must {must}, {count(len(differing), 'difference')}:\n{listed}\n"
 
 
 def followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]:
@@ -166,32 +174,6 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second) and of_a_kind
 
 
-def _listed(lines: Sequence[str]) -> str:
-    """Return the first of many lines, indented, and how many more there are."""
-    more = [f"… and {len(lines) - AT_MOST} more"] if len(lines) > AT_MOST else []
-    return "\n".join(f"  {line}" for line in [*lines[:AT_MOST], *more])
-
-
-def _written(file: Path, fix: str) -> dict[str, Any]:
-    """Return the certificate that a file holds.
-
-    Raises:
-        RecordError: It holds none.
-    """
-    where = str(file)
-    if not file.is_file():
-        raise RecordError(where=where, rule="no certificate here", fix=fix)
-    try:
-        written = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        got = f"a damaged file ({error})"
-        raise RecordError(where=where, rule="must be a certificate", got=got, fix=fix) from error
-    if not isinstance(written, dict) or written.get("format") != FORMAT:
-        got = repr(written.get("format")) if isinstance(written, dict) else f"{type(written).__name__!r}"
-        raise RecordError(where=where, rule=f"this version reads format {FORMAT}", got=got, fix=fix)
-    return written
-
-
 def _check_registered(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line]) -> None:
     """Refuse a study whose space is not the one that its first record names: its rules were changed afterwards.
 
@@ -216,12 +198,56 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
     if planned and planned == ended and is_over:
         return
     stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
-    progress = f" ({len(ended)} of {len(planned)} trials)" if stage == "confirm" else ""
+    got = f"one at the stage {stage}" + (f" ({len(ended)} of {len(planned)} trials)" if planned else "")
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
     command = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
-    raise RecordError(
-        where=str(folder.records),
-        rule="a certificate needs a confirmed study",
-        got=f"one at the stage {stage}{progress}",
-        fix=f"Go on with `{command}`.",
-    )
+    rule, fix = "a certificate needs a confirmed study", f"Go on with `{command}`."
+    raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
+
+
+# --- the winner for use elsewhere: a plain RLlib script, and a space file --------------------------------------------
+
+
+def export_python(folder: StudyFolder, scale: int) -> str:
+    """Return a script that trains the winner at a scale with RLlib alone.
+
+    Args:
+        folder: A confirmed hold-up study.
+        scale: Environment runners, at least 1; one that was not confirmed is said to be so.
+
+    Raises:
+        RecordError: The study has no certificate yet, or its records break a rule.
+        AnalysisError: The training needs more than Gymnasium and RLlib.
+    """
+    content, spec = make_certificate(folder), folder.identity().parse()
+    setting = fitted(spec, content["winner"]["rule"], scale)
+    return plain_script(spec, setting, header=_header(content, scale), iterations=None)
+
+
+def export_yaml(folder: StudyFolder, scale: int) -> str:
+    """Return a space file that trains the winner at a scale; as `export_python` else."""
+    content, spec = make_certificate(folder), folder.identity().parse()
+    setting = fitted(spec, content["winner"]["rule"], scale)
+    description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
+    header = _header(content, scale)
+    return space_file(spec, setting, header=header, description=description, seeds=SEEDS)
+
+
+def _header(content: Mapping[str, Any], scale: int) -> Iterator[str]:
+    """Yield what a reader must know of where the numbers come from."""
+
+    def found(arm: Mapping[str, Any]) -> str:
+        return f"score {estimate(arm['score'], 3)}, solved {arm['solved']} of {arm['n']}"
+
+    study, arms, scales = content["study"], content["arms"], content["scales"]
+    confirmed = sorted({scales["target"], scales["small"], *scales["unseen"]})
+    yield f"The winner of the hold-up study '{study['name']}' ({study['id']}) at {scale} environment runners."
+    yield f"Setting {content['winner']['digest']}, space {study['space_digest']}."
+    yield f"Verdict at {scales['target']} environment runners: {content['sentence']}."
+    yield "At every scale: " + ", ".join(f"{name}: {value}" for name, value in content["winner"]["rule"].items())
+    if scale not in confirmed:
+        shown = ", ".join(map(str, confirmed))
+        yield f"WARNING: this setting was not confirmed at {scale} environment runners, only at {shown}."
+    for name, engine in ((WINNER, content["engine"]), (WINNER_RLLIB, OWN)):
+        if arm := arms.get(f"{name}@{scale}"):
+            yield f"Confirmed at {scale} under {engine}: {found(arm)} test seeds."

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from study.designs.base import Course, Design
-from study.designs.holdup.arms import holdup_of
 from study.designs.holdup.stages import (
     STAGES,
     Stage,
     check_version,
     decide,
     expected_trials,
+    holdup_of,
     phases,
     requests_of,
 )
@@ -31,11 +31,7 @@ class HoldUp(Design):
     """Whether a setting of a small scale holds up at a large one."""
 
     name = "holdup"
-
-    @property
-    def stages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the stages, in their order."""
-        return tuple(STAGES)
+    stages = tuple(STAGES)
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
         """Return the trials that the stages have asked for so far."""
@@ -88,11 +84,7 @@ class StageKeeper(Course):
         until: str | None = None,
         announce: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """Take up a study where its records end; for the arguments see `Design.course`.
-
-        Raises:
-            RecordError: Its decisions are of another version of the protocol.
-        """
+        """Take up a study where its records end, and refuse decisions of another version of the protocol."""
         check_version(ledger.decisions)
         self._spec, self._ledger, self._append = spec, ledger, append
         self._until, self._announce = until, announce

@@ -16,27 +16,22 @@ import msgspec
 import numpy as np
 import orjson
 
-from study.designs.holdup.arms import BATCH_GROWN, MINIBATCH_GROWN, UNCHANGED, holdup_of
-from study.designs.holdup.stages import PROTOCOL, STAGES
+from study.designs.holdup.stages import BATCH_GROWN, MINIBATCH_GROWN, PROTOCOL, STAGES, UNCHANGED, holdup_of
 from study.designs.holdup.verdict import (
-    RLLIBS,
     Arm,
     Arms,
     Check,
     Comparison,
     Verdict,
     arms_of,
-    censored,
     compare,
     horizon_of,
-    in_words,
     judge,
     judge_rllib,
     lead,
     run_of,
     search_paid,
 )
-from study.designs.search import FEWEST_UPDATES, MOST_COLLAPSE, score_lost
 from study.engine import OWN, engine_of_space
 from study.records.folder import StudyIdentity
 from study.records.ledger import Ledger, TrialRow
@@ -57,6 +52,10 @@ GROWN: Mapping[str, str] = {
     MINIBATCH_GROWN: "grow batch, minibatch and learning rate",
 }
 """Rival that is made of the small scale's best -> what to do there."""
+MOST_COLLAPSE = 0.3
+"""Score that a policy may lose between its best evaluation and the end."""
+FEWEST_UPDATES = 20
+"""Iterations below which a policy is starved: it has hardly been updated, whatever the batch."""
 FRAGILE = (0.2, 0.8)
 """Shares of runs solved, both ends included, at which the seed decides."""
 
@@ -81,7 +80,8 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
     arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
     ours, rllib = _of_verdict(judge(arms, holdup, spec.budget.env_steps)), judge_rllib(arms, holdup)
-    rllibs = None if rllib is None else _of_verdict(rllib) | {"difference": _engines(arms, target)}
+    own, found = arms.get((WINNER_RLLIB, target)), arms[WINNER, target]
+    rllibs = _of_verdict(rllib) | {"difference": lead(own, found)} if rllib is not None and own is not None else None
     scales = sorted({*spec.scales, *holdup.unseen_scales})
     groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}
     content = {
@@ -110,7 +110,7 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
         ],
         "arms": {f"{name}@{scale}": _of_arm(spec, arm, groups[name, scale]) for (name, scale), arm in arms.items()},
         "search": _search(identity, spec, ledger, arms),
-        "optimism": _optimism(spec, ledger, winner, arms[WINNER, target]),
+        "optimism": _optimism(spec, ledger, winner, found),
         **_spent(ledger),
         "sessions": [
             {
@@ -128,10 +128,12 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
 
 def signs(spec: StudySpec, scale: int, rows: Sequence[TrialRow]) -> Iterator[str]:
     """Yield what was seen of the runs of a setting at a scale, in sentences: hints of where to look, not tests."""
-    finals = [row.summary.get("final_return") for row in rows if row.status == "finished"]
+    ended = [row for row in rows if row.status == "finished"]
+    finals = [row.summary.get("final_return") for row in ended]
     solved = sum(final is not None and final >= spec.target for final in finals)
-    updates = [row.last_iteration.iteration for row in rows if row.last_iteration and row.status == "finished"]
-    lost = [lost for row in rows if row.status == "finished" and (lost := score_lost(row, spec)) is not None]
+    updates = [row.last_iteration.iteration for row in ended if row.last_iteration]
+    pairs = zip([row.summary.get("peak_return") for row in ended], finals, strict=True)
+    lost = [spec.score(peak) - spec.score(last) for peak, last in pairs if peak is not None and last is not None]
     if updates and (median := statistics.median(updates)) < FEWEST_UPDATES:
         yield f"With {scale} runners the policy had {median:g} iterations (median), and needs {FEWEST_UPDATES} or more."
     if lost and (median := statistics.median(lost)) > MOST_COLLAPSE:
@@ -163,7 +165,7 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
     """
     finals = [row.summary.get("final_return") if row.status == "finished" else None for row in rows]
     horizon = horizon_of([arm], spec.budget.env_steps)
-    ends, reached = censored(arm, horizon or 0.0)
+    ends, reached, _ = arm.times(horizon or 0.0)
     apart = (
         run.env_steps_to_target - (run.env_steps_before_target or 0.0) for run in arm.runs if run.env_steps_to_target
     )
@@ -198,8 +200,8 @@ def _of_verdict(verdict: Verdict) -> dict[str, Any]:
     at: dict[str, list[Check]] = {}
     for check in verdict.checks:
         at.setdefault(check.name.rpartition("@")[2], []).append(check)
+    words = {scale: Verdict(checks=tuple(each)).sentence for scale, each in at.items()}
     checks = {check.name: check for check in verdict.checks}
-    words = {scale: in_words(each) for scale, each in at.items()}
     return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "at": words}
 
 
@@ -213,11 +215,6 @@ def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[
     if ours["learning"] and rllib["learning"]:
         return f"{own}, and under {engine}"
     return f"{own}; {ours['sentence']} under {engine}{at}"
-
-
-def _engines(arms: Arms, target: int) -> Estimate:
-    """Return the winner's mean score at the target scale under RLlib's own engine less that under the study's."""
-    return lead(arms[RLLIBS[0], target], arms[WINNER, target])
 
 
 def _search(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, arms: Arms) -> dict[str, Any]:

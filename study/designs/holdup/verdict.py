@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from study.designs.holdup.arms import NAIVE_GROWTH
+from study.designs.holdup.stages import NAIVE_GROWTH
 from study.records.ledger import TrialRow
 from study.records.records import Evaluation
 from study.space.sections import HoldUpSpec
@@ -100,9 +100,18 @@ class Arm:
         """One score per run, shape (runs,); 0 for a failed one."""
         return np.array([0.0 if run.failed else run.score for run in self.runs], dtype=np.float64)
 
-    def steps(self, name: str) -> list[float | None]:
-        """Return one of `Run`'s fields of every run; None for a failed run, which never gets there."""
-        return [None if run.failed else getattr(run, name) for run in self.runs]
+    def times(self, horizon: float) -> tuple[FloatArray, BoolArray, FloatArray]:
+        """Return each run's steps to the target, whether it got there, and since when it may have been there.
+
+        One that did not get there by the horizon, or failed, counts as the horizon; where the steps are exact, a run
+        has been there since its end. Shapes (runs,).
+        """
+        hits = [run.env_steps_to_target if not run.failed else None for run in self.runs]
+        ends = [hit if hit is not None and hit <= horizon else horizon for hit in hits]
+        reached = [hit is not None and hit <= horizon for hit in hits]
+        before = [run.env_steps_before_target if not run.failed else None for run in self.runs]
+        since = [end if each is None else min(each, end) for each, end in zip(before, ends, strict=True)]
+        return np.array(ends, dtype=np.float64), np.array(reached), np.array(since, dtype=np.float64)
 
     @property
     def num_failed(self) -> int:
@@ -138,16 +147,11 @@ Arms = Mapping[tuple[str, int], Arm]
 
 
 def arms_of(rows: Iterable[TrialRow], to_run: Callable[[TrialRow], Run]) -> dict[tuple[str, int], Arm]:
-    """Return the arms of the trials of a confirmation, their runs by seed, in the order of the first trials."""
+    """Return the arms of the trials of a confirmation, their runs by seed."""
     groups: dict[tuple[str, int], list[TrialRow]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.seed):
         groups.setdefault((row.anchor or "", row.num_env_runners), []).append(row)
-    return {
-        (name, scale): Arm(
-            name=name, scale=scale, runs=tuple(to_run(row) for row in sorted(here, key=lambda row: row.seed))
-        )
-        for (name, scale), here in groups.items()
-    }
+    return {place: Arm(name=place[0], scale=place[1], runs=tuple(map(to_run, here))) for place, here in groups.items()}
 
 
 # --- the rules -------------------------------------------------------------------------------------------------------
@@ -171,11 +175,22 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a study may say of its winner; `learning`: whether every rule is kept, all of which are about learning."""
+    """What a study may say of its winner."""
 
     checks: tuple[Check, ...]
-    learning: bool
-    sentence: str
+
+    @property
+    def learning(self) -> bool:
+        """Whether every rule is kept, all of which are about learning."""
+        return all(check.passed is not False for check in self.checks)
+
+    @property
+    def sentence(self) -> str:
+        """What the rules say together: a setting does not hold up only where a rule is shown to be broken."""
+        if self.learning:
+            return "holds up"
+        lost = any(check.lost and check.passed is False for check in self.checks)
+        return "does not hold up" if lost else "is not shown to hold up"
 
 
 def score_kept(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
@@ -260,7 +275,7 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Check:
 def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
     """Return the verdict about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
     kept = score_kept(arms, holdup, OURS), solved(arms, holdup, OURS), [steps_saved(arms, holdup, env_steps)]
-    return _verdict(itertools.chain(*kept))
+    return Verdict(checks=tuple(itertools.chain(*kept)))
 
 
 def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
@@ -270,20 +285,7 @@ def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
     """
     if (WINNER_RLLIB, holdup.target_scale) not in arms:
         return None
-    return _verdict([*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)])
-
-
-def _verdict(checks: Iterable[Check]) -> Verdict:
-    every = tuple(checks)
-    return Verdict(checks=every, learning=all(check.passed is not False for check in every), sentence=in_words(every))
-
-
-def in_words(checks: Iterable[Check]) -> str:
-    """Return what rules say together: a setting does not hold up only where a rule is shown to be broken."""
-    every = [check for check in checks if check.passed is False]
-    if not every:
-        return "holds up"
-    return "does not hold up" if any(check.lost for check in every) else "is not shown to hold up"
+    return Verdict(checks=(*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)))
 
 
 # --- steps to the target ---------------------------------------------------------------------------------------------
@@ -298,32 +300,17 @@ def steps_ratio(
     """
     if not (horizon := horizon_of((first, second), env_steps)):
         return None, 0.0
-    (ends, one), (others, two) = (censored(arm, horizon) for arm in (first, second))
-    since = [_since(arm, each) for arm, each in ((first, ends), (second, others))]
-    exact = bool((since[0] == ends).all() and (since[1] == others).all())
-    between: dict[str, Any] = {} if exact else {"first_since": since[0], "second_since": since[1]}
+    (ends, one, since), (others, two, from_then) = (arm.times(horizon) for arm in (first, second))
+    exact = bool((since == ends).all() and (from_then == others).all())
+    between: dict[str, Any] = {} if exact else {"first_since": since, "second_since": from_then}
     value = ratio_of_restricted_means(ends, one, others, two, horizon=horizon, level=level, **between)
-    return value, float(np.concatenate([(ends - since[0])[one], (others - since[1])[two]]).max(initial=0.0))
+    return value, float(np.concatenate([(ends - since)[one], (others - from_then)[two]]).max(initial=0.0))
 
 
 def horizon_of(arms: Iterable[Arm], env_steps: int | None) -> float | None:
     """Return the environment steps that every run of the arms had: the budget, or the shortest finished run."""
     ends = [run.env_steps for arm in arms for run in arm.runs if not run.failed and run.env_steps]
     return min([*ends, *([env_steps] if env_steps else [])], default=None)
-
-
-def censored(arm: Arm, horizon: float) -> tuple[FloatArray, BoolArray]:
-    """Return each run's steps to the target and whether it got there; one that did not by `horizon` counts as that."""
-    steps = arm.steps("env_steps_to_target")
-    reached = np.array([each is not None and each <= horizon for each in steps], dtype=np.bool_)
-    ends = [each if each is not None and each <= horizon else horizon for each in steps]
-    return np.array(ends, dtype=np.float64), reached
-
-
-def _since(arm: Arm, ends: FloatArray) -> FloatArray:
-    """Return since when each run may have been at its target: a run whose steps are exact, at its end."""
-    pairs = zip(arm.steps("env_steps_before_target"), ends, strict=True)
-    return np.array([end if before is None else min(before, end) for before, end in pairs], dtype=np.float64)
 
 
 # --- whether the search at the target scale paid ---------------------------------------------------------------------
@@ -362,14 +349,7 @@ def compare(
 
     The winner is better where its score is, or where it takes fewer steps to the target and its score is no more than
     the tolerance lower; each at 2.5 % over all rivals, together 5 %. A rival does as well where its score is no more
-    than the tolerance lower (upper 95 % bound) and it is not shown to need more steps.
-
-    Args:
-        winner: At the target scale, as the rivals are.
-        rivals: What needs no search there.
-        rng: Source of the permutations.
-        tolerance: Difference of scores that counts as none: that of rule 1.
-        env_steps: Budget of a trial.
+    than the tolerance lower (upper 95 % bound) and it is not shown to need more steps. `env_steps`: budget of a trial.
     """
     half = (1 - LEVEL) / 2
     p_values = [
