@@ -37,6 +37,11 @@ def without_usage_tags() -> None:
     usage.tag_callbacks = lambda callbacks: False
 
 
+def was_short_of_memory(said: str) -> bool:
+    """Return whether Tune's text of a failure is that of an `OutOfMemoryError`: Tune keeps no class of it."""
+    return "running low on memory" in said
+
+
 @contextlib.contextmanager
 def authentication_as_in_environment() -> Iterator[None]:
     """Make Ray's core, which reads its authentication variables once for each process, read them before and after.

@@ -52,6 +52,10 @@ FEWEST_FAILURES = 4
 scales, since one scale may fail alone."""
 MOST_DEATHS = 2
 """Deaths of the engine in a row, without a trial that ended by itself, after which a session goes on."""
+MEMORY_PAUSE_S = 30.0
+"""No trial starts so long after one that Ray ended because memory was short: what else fills it may be gone by then."""
+MOST_SHORTAGES = 4
+"""Such ends in a row, without a trial that finished, after which a session goes on."""
 TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
@@ -123,6 +127,7 @@ class Conductor:
         """Deaths of the engine since a trial last ended by itself."""
         self._losses: Counter[int] = Counter()
         """Trial -> how often it was lost in this session."""
+        self._shortages, self._starts_after = 0, 0.0
         self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
@@ -157,7 +162,8 @@ class Conductor:
 
     def next_trial(self) -> TrialStarted | None:
         """Record and return the trial to start now; None when all have to wait."""
-        request = None if self.stop is not None else self.queue.next()
+        waits = self.stop is not None or time.monotonic() < self._starts_after
+        request = None if waits else self.queue.next()
         if request is None:
             return None
         needs, rows = self.plan.needs(request), self.ledger.rows
@@ -217,6 +223,7 @@ class Conductor:
             with usable(target, "a folder that can be written", "Free some space, then run again with --resume."):
                 unpack_policy(policy, target)
             checkpoint = str(target.relative_to(self.folder.path))
+        self._shortages = 0
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def fail(self, trial: int, fault: Fault, said: str = "") -> None:
@@ -235,6 +242,15 @@ class Conductor:
         if self.stop is not None:
             # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
             self.end(trial, "interrupted", self.stop.detail)
+            return
+        if lost == "memory":
+            lost = "process"
+            self._shortages, self._starts_after = self._shortages + 1, time.monotonic() + MEMORY_PAUSE_S
+        if self._shortages > MOST_SHORTAGES:
+            self.end(trial, "interrupted", fault.reason, lost=lost)
+            self.queue.take_back(trial)
+            fix = "Free memory, or run fewer trials at once, then run the same command with --resume."
+            self.end_early("error", f"{self._shortages} times in a row Ray ended a trial as memory was short. {fix}")
         elif lost is None:
             self.end(trial, "failed", fault.reason, way=fault.way)
         elif self._losses[trial] == TAKEN_BACK:

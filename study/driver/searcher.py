@@ -19,6 +19,7 @@ from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor, Fault
 from study.errors import StudyError, TrialError, TrialLostError
+from study.ray_private import was_short_of_memory
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
 from study.trial.messages import RESULT, TRIAL, TrialResult
@@ -147,6 +148,10 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
         told = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
         reason = f"trial: {rule}{where}, got: {told[-1] if told else type(error).__name__}"
         return Fault(reason[:_LONGEST], "node" if is_node else "process")
+    if error is None and was_short_of_memory(said):  # whatever filled it: Ray ends the youngest processes first
+        where = f" ({address})" if address else ""
+        reason = f"trial: the memory of its node must suffice{where}, got: Ray ended a process as it was nearly full"
+        return Fault(reason, "memory")
     if isinstance(cause, TrialLostError):
         return Fault(str(cause)[:_LONGEST], "node" if cause.node else "process", cause.place)
     if isinstance(cause, TrialError):  # written for people

@@ -8,6 +8,7 @@ newest Ray.
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -223,6 +224,22 @@ def test_ray_says_what_an_actor_died_of():  # died_alone
     assert {"oom_context", "actor_died_error_context"} <= {*messages.ActorDeathCause.DESCRIPTOR.fields_by_name}
     reasons = {*messages.ActorDiedErrorContext.Reason.keys()}
     assert {"WORKER_DIED", "NODE_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED"} <= reasons
+
+
+@pytest.mark.minutes
+def test_ray_says_that_memory_was_short():  # was_short_of_memory
+    code = """
+import time, ray
+from study.ray_private import was_short_of_memory
+ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+try:
+    ray.get(ray.remote(max_retries=0)(lambda: time.sleep(60)).remote())
+except ray.exceptions.OutOfMemoryError as error:
+    print(was_short_of_memory(str(error)))
+"""
+    few = {**os.environ, "RAY_memory_usage_threshold": "0.01", "RAY_task_oom_retries": "0"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=few, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split()[-1:] == ["True"], done.stderr
 
 
 # --- JAX and tensorboardX --------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from study.driver.conductor import MOST_DEATHS, TAKEN_BACK, Fault
+from study.driver.conductor import MEMORY_PAUSE_S, MOST_DEATHS, TAKEN_BACK, Fault
 from study.records.records import TrialEnded, TrialStarted
 from tests.driven import CLUSTER, Session, assert_whole, records, rows
 from tests.spaces import cluster, spec
@@ -308,3 +308,25 @@ def test_a_study_goes_on_where_the_person_wants_or_trials_differ(tmp_path, why):
         fail(session, 1, "the learner diverged")
     assert fail(session, 12) == 12
     assert not session.conductor.is_broken
+
+
+def test_where_memory_is_short_a_study_waits_and_after_a_while_stops(tmp_path, monkeypatch):
+    clock = [time.monotonic()]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    session = Session(tmp_path, spec(search__num_trials=9, execution="emulated"))
+    conductor = session.conductor
+
+    def run_short() -> tuple[int, str]:
+        trial = conductor.next_trial().trial
+        conductor.fail(trial, Fault("memory", "memory"))
+        assert conductor.next_trial() is None  # nothing starts at once
+        clock[0] += MEMORY_PAUSE_S
+        return trial, conductor.ledger.rows[trial].status
+
+    assert [run_short() for _ in range(2)] == [(0, "interrupted")] * 2
+    session.finish(conductor.next_trial().trial)  # one that finishes shows that there is memory
+    assert [run_short() for _ in range(3)] == [(1, "interrupted")] * 2 + [(1, "failed")]
+    assert run_short() == (2, "interrupted")
+    assert conductor.stop is None
+    assert run_short() == (2, "interrupted")
+    assert (conductor.stop.reason, "--resume" in conductor.stop.detail) == ("error", True)

@@ -58,3 +58,10 @@ def test_a_main_process_that_is_gone_is_a_loss_at_its_address(monkeypatch, error
 )
 def test_anything_else_is_a_failure_by_its_last_line(error, said, reason):
     assert fault_of(error, said=said) == Fault(reason, None, way="")
+
+
+def test_a_process_that_ray_ended_for_want_of_memory_is_a_loss():
+    said = "Failure # 1\n1 worker(s) were killed due to the node running low on memory. Memory was 22GB used / 23GB"
+    reason, loss, _ = fault_of(None, said=said, address="10.0.0.7")
+    assert loss == "memory"
+    assert "(10.0.0.7)" in reason
