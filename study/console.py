@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -76,27 +76,15 @@ def say(console: Console, text: str, *, title: str = "") -> None:
         title = ""
 
 
-def table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    words: Collection[str] = (),
-    fold: Collection[str] = (),
-) -> Table:
-    """Return a table without lines, numbers to the right; a row takes one line unless a column may fold.
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: Collection[str] = ()) -> Table:
+    """Return a table without lines, a line for each row; numbers to the right, the columns of `words` to the left.
 
-    Args:
-        headings: One for each column; those of several words take two lines.
-        rows: Cells, as many as headings. Texts are never markup.
-        words: Columns with words, which stand to the left and are never wrapped.
-        fold: Columns with words that may take several lines.
+    Headings of several words take two lines. Texts are never markup.
     """
     made = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        justify: JustifyMethod = "left" if heading in (*words, *fold) else "right"
-        folds = heading in fold
         shown = Text(heading.replace(" ", "\n", 1))
-        made.add_column(shown, justify=justify, no_wrap=not folds, overflow="fold" if folds else "ellipsis")
+        made.add_column(shown, justify="left" if heading in words else "right", no_wrap=True)
     for row in rows:
         made.add_row(*map(Text, row))
     return made

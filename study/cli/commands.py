@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from typer.main import get_command
 
-from study.console import say, table, terminal, write, write_json
+from study.console import say, terminal, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
@@ -44,7 +44,7 @@ from study.options import (
 from study.records.folder import NAME, StudyFolder
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.text import MISSING, count, plain
+from study.text import count
 
 Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
@@ -188,10 +188,10 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
 def status(
     study: Annotated[
         Path,
-        typer.Argument(help="Folder of a study, such as studies/quickstart; or of several, which are listed."),
+        typer.Argument(help="Folder of a study, such as studies/quickstart, or of several."),
     ] = Path("studies"),
 ) -> None:
-    """Print where a study stands, or list the studies of a folder.
+    """Print where a study stands, or each of the studies of a folder.
 
     While it runs and after: its progress, its answer so far, its health.
     """
@@ -200,30 +200,20 @@ def status(
 
     console = terminal()
     several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
-    if several:
-        headings = ("study", "kind", "ended", "trials", "failed", "best", "state")
-        rows = [_line_of(folder) for folder in several]
-        console.print(table(headings, rows, words=("kind",), fold=("study", "state")))
-    elif study == Path("studies"):
+    for folder in several:
+        try:
+            show(console, read_status(folder))
+        except StudyError as error:
+            say(console, f": cannot be read: {error}", title=folder.name)
+        say(console, "")
+    if not several and study == Path("studies"):
         say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
-    else:
+    elif not several:
         now = read_status(study)
         show(console, now)
         if now.counts["finished"]:
             say(console, "" if now.complete else "\nSo far:\n")
             print_answer(console, answer_of(study))
-
-
-def _line_of(folder: Path) -> list[str]:
-    """Return a line of the list of studies; one that cannot be read says why."""
-    from analysis.status import read_status
-
-    try:
-        now, kind = read_status(folder), StudyFolder(folder).identity().parse().design
-    except StudyError as error:
-        return [folder.name, *[MISSING] * 5, f"cannot be read: {error}"]
-    best = MISSING if now.best_score is None else plain(now.best_score)
-    return [folder.name, kind, *map(str, (now.num_ended, now.num_trials, now.counts["failed"], best, now.state))]
 
 
 @app.command(
@@ -465,7 +455,6 @@ def verify(
 # --- around a study ---------------------------------------------------------------------------------------------------
 
 app.add_typer(launch_app)
-LEVELS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 @app.command(
@@ -487,7 +476,6 @@ def doctor(
     """
     spec = load(one_space(space_argument, space), set_, None) if space_argument or space else None
     from msgspec.structs import asdict
-    from rich.text import Text
 
     from study.doctor import find_surroundings, judge
 
@@ -498,10 +486,8 @@ def doctor(
     for finding in judge(around):
         findings.append(finding)
         if not as_json:
-            level = (f"{finding.level:<4}  ", LEVELS[finding.level])
             fix = f". Fix: {finding.fix}" if finding.fix else ""
-            text = Text.assemble(level, (finding.check, "bold"), f": {finding.found}{fix}")
-            console.print(text, soft_wrap=not console.is_terminal)  # in a file exactly one line
+            say(console, f"{finding.check}: {finding.found}{fix}", title=f"{finding.level:<4}  ")
     counts = Counter(finding.level for finding in findings)
     if as_json:
         write_json([asdict(finding) for finding in findings])

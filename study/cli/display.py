@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -279,20 +278,15 @@ def print_evaluated(console: Console, evaluated: "Evaluated") -> None:
     how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
     first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
     interval = f" [{significant(mean.low)}, {significant(mean.high)}], 95 % interval over {n:,} episodes"
-    lines = {
-        "mean return": significant(mean.value) + (interval if mean.has_interval else " (no interval)"),
-        "median": significant(median(returns)),
-        "range": f"{significant(min(returns))} to {significant(max(returns))}",
-        "cut": f"{evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps",
-    }
-    if (solved := evaluated.solved) is not None:
-        share = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]"
-        target = f"{spec.environment.target:,g} or above"
-        lines["solved"] = f"{evaluated.num_solved:,} of {n:,} at the target of {target}: {share}"
     say(console, policy.title)
     say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
-    for name, value in lines.items():
-        say(console, f"{name:<12} {value}")
+    say(console, f"mean return  {significant(mean.value)}{interval if mean.has_interval else ' (no interval)'}")
+    say(console, f"range        {significant(min(returns))} to {significant(max(returns))}")
+    if (solved := evaluated.solved) is not None:
+        share, target = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]", spec.environment.target
+        say(console, f"solved       {evaluated.num_solved:,} of {n:,} at {target:,g} or above: {share}")
+    if evaluated.num_cut:
+        say(console, f"cut          {evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps")
     own = policy.spec.evaluation.seed
     if is_random and mean.rounded is None:
         say(console, "\nOne episode has no interval and is no floor. More: --episodes 200")

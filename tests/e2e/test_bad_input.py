@@ -87,18 +87,9 @@ def test_a_wrong_option_or_what_is_not_there_is_refused_before_anything_starts(o
     assert words in str(error)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["run", "space.yaml", "--bogus"], "No such option: --bogus"),
-        (["run", "space.yaml", "--trials", "0"], "--trials"),
-        (["export", "studies/x", "--scale", "2", "--format", "xml"], "--format"),
-        (["statu"], "Did you mean 'status'?"),
-    ],
-)
-def test_a_misspelt_call_is_answered_with_what_to_type(words, said):
-    result = CliRunner().invoke(cli.app, words)
-    assert (result.exit_code, said in result.output) == (2, True), result.output
+def test_a_misspelt_call_is_answered_with_what_to_type():
+    result = CliRunner().invoke(cli.app, ["statu"])
+    assert (result.exit_code, "Did you mean 'status'?" in result.output) == (2, True), result.output
 
 
 def test_a_python_without_the_packages_is_told_what_to_install():

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import Counter
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -206,7 +207,11 @@ def test_a_study_joins_a_live_cluster_and_leaves_it_as_it_was(guest, live, way):
     if way == "RAY_ADDRESS":
         guest.settings = [*live.settings, f"RAY_ADDRESS={live.address}"]
     before = {process.pid for process in live.processes()}
-    assert guest.run("--trials", 2, *(["--address", "auto"] if way == "auto" else []), timeout=120) == 0, guest.said
+    raylets = {process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"}
+    if way == "auto" and raylets - before:
+        pytest.skip("another Ray runs on this machine")
+    options = ["--trials", 2, *setting(budget__env_steps=800), *(["--address", "auto"] if way == "auto" else [])]
+    assert guest.run(*options) == 0, guest.said
     assert live.address in guest.said
     assert "Traceback" not in guest.said
     guest.assert_whole(2)

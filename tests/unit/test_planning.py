@@ -242,6 +242,8 @@ def test_guesses_follow_what_costs_time():
     measured = Speeds(step_s=2e-3, episode_steps=100.0)
     played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
     assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
+    unplayed = seconds(speeds=replace(measured, episode_steps=None), **played)
+    assert seconds(speeds=measured, **played) - unplayed == pytest.approx(10 * 5 * 100 * (2e-3 + 30e-6))
     assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
 
