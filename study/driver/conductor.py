@@ -64,7 +64,7 @@ class Fault(NamedTuple):
     """How a trial ended that did not finish."""
 
     reason: str
-    loss: Literal["node", "process"] | None = None
+    loss: Literal["node", "process", "memory"] | None = None
     """What died under it."""
     way: str = ""
     """What failures of one kind have in common, such as the line of a person's code; empty: the reason without its
