@@ -22,11 +22,7 @@ def design_of(spec: StudySpec) -> Design:
 
 
 def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
-    """Return what a study will run on a cluster, after the decisions on record.
-
-    Raises:
-        ClusterError: A trial can never fit; names the scale, what it needs, what there is, and the ways out.
-    """
+    """Return what a study will run on a cluster, after the decisions on record: `Design.plan`."""
     return design_of(spec).plan(spec, cluster, decisions)
 
 

@@ -27,11 +27,10 @@ class Search(Design):
     name = "search"
 
     def requests(self, spec: StudySpec, decisions: Sequence[StageDecided] = ()) -> tuple[TrialRequest, ...]:
-        """Return the planned trials in their order.
+        """Return the planned trials: named settings, then blocks with one trial of every scale on the same seed.
 
-        Named settings (`search.baselines`) come first. Then come blocks with one trial of every scale,
-        shuffled within the block, all on the same seed, so that neither seed nor time of day is confounded with scale.
-        A longer plan begins with the shorter one, whatever `num_trials` is.
+        Within a block they are shuffled: neither seed nor time of day is confounded with scale. A longer plan begins
+        with the shorter one.
         """
         if spec.search.sampler == "grid":
             return numbered(_grid(spec))

@@ -14,10 +14,8 @@ from scipy import stats
 
 import analysis
 from study.designs.holdup.certificate import make_certificate, verify, write_certificate
-from study.designs.holdup.figures import signs
 from study.errors import RecordError
 from study.records.folder import StudyFolder
-from study.records.ledger import TrialRow
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -29,7 +27,7 @@ from study.records.records import (
 )
 from study.space.parameters import Value
 from study.space.spec import StudySpec
-from tests import holdup, synthetic
+from tests import holdup
 from tests.recompute import differing
 from tests.spaces import spec as plain_spec
 from tests.values import replace
@@ -178,29 +176,6 @@ def test_a_run_that_failed_or_has_no_number_counts_everywhere(
     assert (figures["n"], figures["n_failed"], figures["solved"], figures["n_censored"]) == (8, 1, 7, 1)
     assert figures["score"]["value"] == pytest.approx(found["arms"]["winner@3"]["score"]["value"] * 7 / 8, rel=0.05)
     assert found["verdict"]["sentence"] == "does not hold up"  # of eight no run may miss the target
-
-
-def learnt(*, iterations: int = 30, peak: float = 480.0, final: float = 480.0) -> TrialRow:
-    """A trial of CartPole-v1, solved from 450, with its last iteration, best and final return."""
-    row = synthetic.row(1, status="finished", summary={"final_return": final, "peak_return": peak})
-    row.last_iteration = replace(synthetic.iteration(1, 1), iteration=iterations)
-    return row
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        ([learnt(), learnt(), learnt(iterations=5)], ""),  # the median counts
-        ([learnt(iterations=19)] * 2, "had 19 iterations (median), and needs 20 or more"),
-        ([learnt(iterations=20, final=330.0)] * 2, ""),
-        ([learnt(final=329.0)] * 2, "the score at the end is 0.30 below the best on the way"),
-        ([learnt()] * 4 + [learnt(final=440.0)], "4 of 5 runs are solved: the seed decides"),
-        ([learnt()] * 9 + [learnt(final=440.0)], ""),
-    ],
-)
-def test_a_sign_of_what_is_wrong_stands_beyond_its_threshold(rows: list[TrialRow], said: str) -> None:
-    found = " ".join(signs(plain_spec(), 6, rows))
-    assert said in found and bool(said) == bool(found)
 
 
 # --- verification ----------------------------------------------------------------------------------------------------

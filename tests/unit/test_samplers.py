@@ -10,7 +10,6 @@ from optuna.samplers import TPESampler
 
 from study.designs.proposals import Observation, propose
 from study.designs.search import merit
-from study.errors import RecordError
 from tests.driven import ROOMY, Session
 from tests.reported import evaluation, iteration, report
 from tests.spaces import spec
@@ -67,15 +66,6 @@ def test_a_resumed_study_proposes_what_it_would_have_proposed_without_the_kill(t
     assert proposals(tmp_path / "killed", killed=True) == whole
     if sampler != "grid":
         assert len({proposed["lr"] for proposed, _, _ in whole.values()}) == len(whole)
-
-
-def test_a_proposal_on_record_that_does_not_lie_in_the_space_is_refused(tmp_path):
-    session = Session(tmp_path)
-    session.conductor.next_trial()
-    session.log.close()
-    wrong = spec(execution="real", parameters__lr={"low": 0.5, "high": 0.9})
-    with pytest.raises(RecordError, match="trial 0"):
-        Session(tmp_path, wrong)
 
 
 LR = FloatDistribution(1e-5, 1e-1, log=True)

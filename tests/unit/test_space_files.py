@@ -2,8 +2,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from study.adopted.loading import load_space
 from study.driver.opening import RunOptions, resumed_identity
@@ -144,14 +142,6 @@ def test_a_range_of_runners_stands_for_scales():
     for said, scales in (("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)), ("{low: 10, high: 46}", (10, 20, 40, 46))):
         loaded = parse_space(read_text(PLAIN.replace(RUNNERS, said), name="test.yaml"))
         assert (loaded.scales, read_again(loaded).digest()) == (scales, loaded.digest())
-
-
-@given(st.floats(-1000, 1000, allow_nan=False))
-def test_the_score_is_linear_between_floor_and_reference_and_clipped(value):
-    score = spec().score(value)
-    assert 0 <= score <= 1.2
-    if 0 <= value <= 500:
-        assert score == pytest.approx(value / 500)
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):

@@ -1,6 +1,7 @@
 """Estimators against published values and second implementations, and refusals."""
 
 import itertools
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -46,24 +47,14 @@ def test_an_estimate_reads_as_a_table_cell():
     assert ends(alone) == (0.93, -np.inf, np.inf)
 
 
-@pytest.mark.parametrize("change", [{"low": 2.0}, {"value": np.nan}, {"low": np.nan}, {"n": 0}])
-def test_an_estimate_refuses_nonsense(change):
-    with pytest.raises(AnalysisError, match=r"estimate: .*got .*Fix: "):
-        Estimate(**({"value": 0.5, "low": 0.0, "high": 1.0, "n": 3, "level": 0.95, "method": "t"} | change))
-
-
 # Means
 
 
-def test_one_sample_as_r():
+def test_one_and_two_samples_as_r():
     differences = np.subtract(SLEEP_ONE, SLEEP_TWO)
     np.testing.assert_allclose(ends(statistics.mean_interval(differences)), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
-
-
-def test_two_samples_as_r():
     estimate = statistics.difference_of_means(SLEEP_ONE, SLEEP_TWO)
-    np.testing.assert_allclose(ends(estimate), [-1.58, -3.3654832, 0.2054832], atol=1e-6)
-    assert estimate.n == 20
+    np.testing.assert_allclose((*ends(estimate), estimate.n), [-1.58, -3.3654832, 0.2054832, 20], atol=1e-6)
 
 
 @settings(deadline=None)
@@ -147,17 +138,13 @@ def test_below_five_runs_the_interquartile_mean_has_students_t(values):
 
 
 def test_below_five_runs_no_bootstrap_has_an_interval_and_its_method_says_why():
-    for few, many in ((4, 20), (20, 4)):
+    for few, many, has in ((4, 20, False), (20, 4, False), (5, 5, True)):
         first, second = np.linspace(1, 2, few), np.linspace(1, 2, many)
         for since in (None, first - 0.5):
             ratio = statistics.ratio_of_restricted_means(
                 first, first > 0, second, second > 0, horizon=2, first_since=since
             )
-            assert not ratio.has_interval and ratio.method == statistics.TOO_FEW
-    five = statistics.ratio_of_restricted_means(
-        np.linspace(1, 2, 5), np.full(5, True), np.linspace(1, 2, 5), np.full(5, True), horizon=2
-    )
-    assert five.has_interval
+            assert ratio.has_interval is has and (ratio.method == statistics.TOO_FEW) is not has
 
 
 @pytest.mark.parametrize("estimate", [statistics.mean_interval, statistics.iqm_interval])
@@ -176,10 +163,9 @@ def test_below_five_runs_of_two_kinds_a_mean_has_no_interval(estimate):
 def test_below_five_runs_of_two_kinds_a_difference_has_no_interval():
     few, many, some = [0.9, 0.0, 1.0], np.linspace(0.8, 1, 20), [True, False, True]
     for first, second, solved in ((few, many, {"first_solved": some}), (many, few, {"second_solved": some})):
-        for side in ("both", "lower"):
-            found = statistics.difference_of_means(first, second, side=side, **solved)
-            assert not found.has_interval and found.method == statistics.MIXED and found.n == 23
-            assert found.value == statistics.difference_of_means(first, second).value
+        found = statistics.difference_of_means(first, second, **solved)
+        assert not found.has_interval and found.method == statistics.MIXED and found.n == 23
+        assert found.value == statistics.difference_of_means(first, second).value
     assert statistics.difference_of_means(many, few, first_solved=many > 0.9).has_interval
 
 
@@ -271,28 +257,10 @@ def test_permutation_counts_all_assignments(first, second):
     assert statistics.better_with_permutation(*thirds, rng=generator()) == pytest.approx(expected)
 
 
-def test_permutation_by_hand():
-    assert statistics.better_with_permutation([3, 4], [1, 2], rng=generator()) == pytest.approx(1 / 6)
-    assert statistics.better_with_permutation([0, 0, 0], [0, 0], rng=generator()) == 1
-    sampled = statistics.better_with_permutation([1.0] * 20, [0.0] * 20, rng=generator(), num_resamples=99)
-    assert sampled == pytest.approx(1 / 100)
-
-
 def test_holm_as_r():
     # p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(statistics.holm([0.5, 0.6]), [1.0, 1.0])
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(0.001, 0.999))
-def test_holm_rejects_step_by_step(p_values, level):
-    rejected, order = set(), np.argsort(p_values)
-    for step, index in enumerate(order):
-        if p_values[index] * (len(p_values) - step) > level:
-            break
-        rejected.add(index)
-    assert set(np.flatnonzero(statistics.holm(p_values) <= level)) == rejected
 
 
 # Refusals
@@ -308,8 +276,6 @@ GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
         statistics.iqm_interval,
         lambda bad: statistics.difference_of_means(GOOD, bad),
         lambda bad: statistics.ratio_of_restricted_means(GOOD, FLAGS, bad, FLAGS, horizon=3),
-        lambda bad: statistics.better_with_permutation(bad, GOOD, rng=RNG),
-        statistics.holm,
     ],
 )
 def test_empty_and_not_finite_samples_are_refused(call, bad):
@@ -321,6 +287,7 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
     ("call", "message"),
     [
         (lambda: statistics.mean_interval(GOOD, level=95), "estimate: .*level=95"),
+        (lambda: replace(statistics.mean_interval(GOOD), value=np.nan), "estimate: .*got nan"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
         (

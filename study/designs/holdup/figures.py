@@ -159,7 +159,6 @@ def _evaluations(lines: Iterable[Line]) -> dict[int, list[Evaluation]]:
 def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return what the runs of an arm came to.
 
-    `solved_at`: runs at the target at each of the last evaluations; `solved` is the fewest of them.
     `env_steps_to_target` is the restricted mean up to the horizon, at which a run counts that did not get there (they
     are `n_censored`); steps are known no better than `resolution_env_steps`, which lie between two evaluations.
     """

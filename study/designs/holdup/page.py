@@ -14,33 +14,28 @@ CLOCK = (
 
 
 def page(content: Content) -> str:
-    """Return the page of a certificate."""
+    """Return the page of a certificate: blocks with a blank line between them."""
     parts = (_verdict, _rivals, _arms, _search, _sources)
-    return markdown(printable("\n".join(line for part in parts for line in part(content)) + "\n"))
+    return markdown(printable("\n\n".join(block for part in parts for block in part(content)) + "\n"))
 
 
 def _verdict(content: Content) -> Iterator[str]:
     study, scales, winner = content["study"], content["scales"], content["winner"]
     yield f"# {study['name']}: {content['sentence']}"
-    yield ""
     yield (
         f"Setting `{winner['digest']}` on {content['environment']['id']} at {scales['target']} environment "
         f"runners, against the best setting at {scales['small']}; unseen before the confirmation: "
         f"{_listed(scales['unseen'])}."
     )
-    yield ""
     yield content["search"]["sentence"]
-    yield ""
     yield f"The setting, at every scale: {', '.join(f'{name} {_number(v)}' for name, v in winner['rule'].items())}."
-    yield ""
     columns = ("train_batch_size", "minibatch_size", "num_epochs", "lr")
     numbers = ([scale, *(_number(found[name]) for name in columns)] for scale, found in winner["resolved"].items())
-    yield from _table(["num_env_runners", *columns], numbers)
+    yield _table(["num_env_runners", *columns], numbers)
     for engine, verdict in ((OWN, content["rllib"]), (content["engine"], content["verdict"])):
         if verdict is not None:
             yield f"## Under {engine}{' engine' if engine == OWN else ''}: {verdict['sentence']}"
-            yield ""
-            yield from _table(
+            yield _table(
                 ["rule", "found", "", ""],
                 (
                     [each["law"], estimate(each["value"], 3), _kept(each), each["note"]]
@@ -50,10 +45,7 @@ def _verdict(content: Content) -> Iterator[str]:
     if content["rllib"] is not None:
         difference = estimate(content["rllib"]["difference"], 3)
         yield f"Mean score at {scales['target']} runners under {OWN} less that under {content['engine']}: {difference}."
-        yield ""
-    yield from (f"- {sign}" for sign in content["signs"])
-    yield CLOCK
-    yield ""
+    yield "\n".join([*(f"- {sign}" for sign in content["signs"]), CLOCK])
 
 
 def _kept(check: Content) -> str:
@@ -64,9 +56,8 @@ def _kept(check: Content) -> str:
 
 def _rivals(content: Content) -> Iterator[str]:
     yield "## What needs no search at the target scale"
-    yield ""
     columns = "winner against, mean score, p (permutation), p (Holm), its steps to the target over the winner's, solved"
-    yield from _table(
+    yield _table(
         [*columns.split(", "), "the winner is"],
         (
             [
@@ -81,23 +72,20 @@ def _rivals(content: Content) -> Iterator[str]:
         ),
     )
     yield "Bounds of steps are corrected for the number of rivals: that of naive growth is lower than in rule 3."
-    yield ""
 
 
 def _arms(content: Content) -> Iterator[str]:
     arms = content["arms"]
     yield "## Arms, on test seeds"
-    yield ""
     columns = (
         "arm, setting, n, n_failed, solved, mean score, IQM final_return, env_steps_to_target, cpu_s_spent, timing"
     )
-    yield from _table(columns.split(", "), (_arm(name, arm) for name, arm in arms.items()))
+    yield _table(columns.split(", "), (_arm(name, arm) for name, arm in arms.items()))
     if apart := [arm["resolution_env_steps"] for arm in arms.values() if arm["resolution_env_steps"]]:
         yield (
             "`env_steps_to_target` is the step of the first of two evaluations in a row at the target, up to "
             f"{max(apart):,.0f} after the one before: a run got there at some time in between."
         )
-        yield ""
 
 
 def _arm(name: str, arm: Content) -> Iterator[Any]:
@@ -117,46 +105,41 @@ def _arm(name: str, arm: Content) -> Iterator[Any]:
 def _search(content: Content) -> Iterator[str]:
     optimism, hours = content["optimism"], content["cpu_hours"]
     yield "## How it was found"
-    yield ""
     yield (
         f"Score when chosen {estimate(optimism['when_chosen'], 3)}, when confirmed "
         f"{estimate(optimism['when_confirmed'], 3)}: optimism {optimism['optimism']:+.3f}."
     )
-    yield ""
     rows = (
         [stage, each["n"], each["n_failed"], each["n_restarts"], f"{hours[stage]:.3f}"]
         for stage, each in content["trials"].items()
     )
-    yield from _table(["stage", "trials", "failed", "restarts", "CPU-hours"], rows)
+    yield _table(["stage", "trials", "failed", "restarts", "CPU-hours"], rows)
 
 
 def _sources(content: Content) -> Iterator[str]:
     yield "## Sources"
-    yield ""
+    lines = []
     for session in content["sessions"]:
         found, cluster = session["provenance"], session["cluster"]
         versions = ", ".join(f"{name} {value}" for name, value in (found.get("versions") or {}).items() if value)
         git = found.get("git") or {}
         commit = f"{(git.get('commit') or 'unknown')[:12]}{' with changes' if git.get('dirty') else ''}"
         nodes = _listed(str(node.get("address")) for node in cluster.get("nodes", []))
-        yield f"- Session {session['session']}: commit {commit}; {versions}; nodes {nodes}."
+        lines.append(f"- Session {session['session']}: commit {commit}; {versions}; nodes {nodes}.")
     study = content["study"]
-    yield (
+    lines += [
         f"- Study {study['id']}, space digest {study['space_digest']}, version {content['protocol']} of the protocol, "
-        f"{study['num_records']} records; `certificate.json` has every figure."
-    )
-    yield (
+        f"{study['num_records']} records; `certificate.json` has every figure.",
         "- `python -m study certificate verify` makes every decision and every figure again from the records. That "
-        "shows that the arithmetic is right, not that the records are those of a training."
-    )
+        "shows that the arithmetic is right, not that the records are those of a training.",
+    ]
+    yield "\n".join(lines)
 
 
-def _table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield "|" + " --- |" * len(header)
-    for row in rows:
-        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"
-    yield ""
+def _table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+    lines = [f"| {' | '.join(header)} |", "|" + " --- |" * len(header)]
+    lines += [f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return "\n".join(lines)
 
 
 def estimate(found: Content | None, digits: int, *, n: bool = True) -> str:

@@ -70,9 +70,8 @@ class ArmPlan:
 def planned_arms(spec: StudySpec, winner: Setting, best_small: Setting, rivals: Mapping[str, Setting]) -> list[ArmPlan]:
     """Return the arms of a confirmation, in the order of the certificate: all on as many test seeds as the winner.
 
-    The winner and the small scale's best run under RLlib's own runners and learner too, unless these are the study's
-    engine: then the verdict is about RLlib anyhow. Where both have the same numbers at the small scale, the winner is
-    its own reference there.
+    The winner and the small scale's best run under RLlib's own parts too, unless these are the study's engine. Where
+    both have the same numbers at the small scale, the winner is its own reference there.
     """
     holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
@@ -256,9 +255,8 @@ class Race(Stage):
     def begin(self, known: Known, phase: str) -> Outcome:
         """Ask for a block of the race, by those who survived the block before.
 
-        The first block is for the best of the search at whatever scale they ran: their place among the settings of
-        their own scale decides, since what a scale makes easy says nothing about a setting. On equal places those that
-        ran above the small scale go first, the cheaper before the dearer.
+        The first block is for the best of the search: their place among the settings of their own scale decides, since
+        what a scale makes easy says nothing about a setting; on equal places the cheaper above the small scale.
         """
         holdup, blocks = known.holdup, known.holdup.race.blocks
         number = int(phase.rpartition(" ")[2])
@@ -283,10 +281,9 @@ class Race(Stage):
 
 
 def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return for every setting its place among those that ran at its scale: in (0, 1), and the better the larger.
+    """Return for every setting its place among those that ran at its scale, in (0, 1): 7/8 of the best of four.
 
-    The best of four has 7/8, the worst 1/8, one that ran alone 1/2; equal scores share the mean of their places, and a
-    setting that ran at several scales has the mean of its places there. A score of 0, as of a failure, has place 0.
+    Equal scores share the mean of their places, as a setting has that ran at several scales. A score of 0 has place 0.
     """
     from scipy.stats import rankdata  # takes a while; the plan of a study does without
 
@@ -313,17 +310,15 @@ class Confirm(Stage):
     """The frozen settings on test seeds: the winner, the small scale's best, and every rival.
 
     Every run plays evaluation episodes of its own: its score holds a draw of the training and one of the episodes, so
-    that intervals over runs hold both (simulated for `evidence.md`). Nothing stops early: to stop clear arms at half
-    of their seeds saved 0 to 2 % of the runs of a sound setting, and made every level and every sentence harder.
+    that intervals over runs hold both (simulated for `evidence.md`). Nothing stops early: that saved 0 to 2 %.
     """
 
     name, judges = "confirm", True
 
     def begin(self, known: Known, phase: str) -> Outcome:
-        """Freeze the settings, and ask for the runs of every arm in random order, so that none has its time of day.
+        """Freeze the settings, and ask for the runs of every arm in random order, those under RLlib's own parts last.
 
-        The stages before play the first block of episodes; the confirmation takes the blocks behind it. Those under
-        RLlib's own parts, which take longest, come last.
+        The stages before play the first block of episodes; the confirmation takes the blocks behind it.
         """
         spec, holdup = known.spec, known.holdup
         (digest, *others), evidence = standing(known, sum(holdup.race.blocks))

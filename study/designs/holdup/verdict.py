@@ -279,10 +279,7 @@ def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
 
 
 def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
-    """Return the verdict about RLlib's own runners and learner, at the target scale; None where they were not run.
-
-    Rules 1 and 2: no naive growth runs under RLlib's own parts.
-    """
+    """Return the verdict about RLlib's own parts at the target scale, by rules 1 and 2; None where none were run."""
     if (WINNER_RLLIB, holdup.target_scale) not in arms:
         return None
     return Verdict(checks=(*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)))
