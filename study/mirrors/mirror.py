@@ -65,7 +65,7 @@ class Mirror(ABC):
         opened: Whether the study was found or created there since the last failure.
         last: The last line that was sent, and `ledger` the state of the study up to there.
         failure: Why the place did not take the last records; None where it did.
-        due: When to try again, on the clock of `time.monotonic`; `delay_s` later where that fails.
+        due: When to try again, on the clock of `time.monotonic`.
         done: Whether nothing more is to be sent.
         answer: What the study says, as Markdown, for a place that shows it.
     """
@@ -78,7 +78,7 @@ class Mirror(ABC):
     def __init__(self, folder: StudyFolder) -> None:
         self.folder, self.identity, self.opened, self.answer = folder, folder.identity(), False, ""
         self.last: Line | None = None
-        self.ledger, self.done, self.due, self.delay_s = Ledger(), False, 0.0, 1.0
+        self.ledger, self.done, self.due = Ledger(), False, 0.0
         self.failure: StudyError | None = None
         self.state_file = folder.path / f"mirror{'' if self.key == 'mlflow' else f'-{self.key}'}.json"
 
@@ -175,6 +175,9 @@ class Mirror(ABC):
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
+_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored}
+
+
 class Point(NamedTuple):
     """One value of one metric."""
 
@@ -220,12 +223,7 @@ def points_of(line: Line, row: TrialRow) -> list[Point]:
 
 def _values_of(record: Iteration) -> Metrics:
     metrics = record.metrics
-    values = {
-        name: value
-        for name, value in metrics.items()
-        if name.startswith(CUSTOM)
-        or (name in METRICS and METRICS[name].grain == "iteration" and METRICS[name].mirrored)
-    }
+    values = {name: value for name, value in metrics.items() if name in _MIRRORED or name.startswith(CUSTOM)}
     episodes, total = metrics.get("num_episodes"), metrics.get("episode_return_sum")
     if episodes and total is not None:
         values["training_return"] = total / episodes

@@ -53,8 +53,6 @@ NUM_RECORDS = "study.records"
 """Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
 NOTE = "mlflow.note.content"
 """Tag with the text above a run's page: the answer, above that of the study's run. MLflow shows it as Markdown."""
-_LONGEST_TAG = 5000
-"""Characters; MLflow before 2.18 refuses longer tags, newer ones take 8000."""
 _STATUS = {
     **{"running": "RUNNING", "finished": "FINISHED", "failed": "FAILED"},
     **{"complete": "FINISHED", "until": "FINISHED", "error": "FAILED"},
@@ -132,9 +130,9 @@ class MlflowMirror(Mirror):
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
         if self.answer:
-            self._client.set_tag(self._runs[STUDY], NOTE, cut(self.answer))
-            first_line = cut(self.answer.partition("\n")[0].strip("*"))  # the list shows no bold type
-            self._client.set_experiment_tag(self._experiment, NOTE, first_line)
+            self._client.set_tag(self._runs[STUDY], NOTE, self.answer)
+            first_line = self.answer.partition("\n")[0].strip("*")  # the list shows no bold type
+            self._client.set_experiment_tag(self._experiment, NOTE, first_line[:5000])  # MLflow's limit
         self._upload_records()
         folder = self.folder
         for part in (folder.table, folder.certificate, folder.certificate_page, folder.report, folder.clips):
@@ -147,17 +145,15 @@ class MlflowMirror(Mirror):
 
     def _find_or_create_experiment(self) -> str:
         """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
-        name, client = self.identity.name, self._client
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
-            database, location = sqlite_path(self.address), None
-            if database is not None:
-                location = str(database.parent / "mlruns" / re.sub(r"[^\w.-]", "_", name))
-            # Without the tag MLflow 3 opens the experiment as one of language models.
-            tags = {"mlflow.experimentKind": "custom_model_development"}
-            return str(client.create_experiment(name, artifact_location=location, tags=tags))
-        return str(experiment.experiment_id)
+        experiment = self._client.get_experiment_by_name(self.identity.name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
+        # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
+        database, folder = sqlite_path(self.address), re.sub(r"[^\w.-]", "_", self.identity.name)
+        location = None if database is None else str(database.parent / "mlruns" / folder)
+        # Without the tag MLflow 3 opens the experiment as one of language models.
+        tags = {"mlflow.experimentKind": "custom_model_development"}
+        return str(self._client.create_experiment(self.identity.name, artifact_location=location, tags=tags))
 
     def _find_runs(self) -> None:
         """Learn which runs the study has, and leave one for itself and one for the latest attempt of each trial.
@@ -189,7 +185,7 @@ class MlflowMirror(Mirror):
         if key == STUDY:
             name, began = self.identity.name, self.identity.created
             answer = "The answer comes here at the end of the study, or with `python -m study sync STUDY`."
-            tags[NOTE] = cut(f"{markdown(printable(self.spec.description))}\n\n{answer}")
+            tags[NOTE] = f"{markdown(printable(self.spec.description))}\n\n{answer}"
         else:
             row = self.ledger.rows[key[0]]
             stage, began = f" · {row.stage}" if row.stage else "", row.started
@@ -269,11 +265,6 @@ class MlflowMirror(Mirror):
 # --- what runs say ----------------------------------------------------------------------------------------------------
 
 
-def cut(value: str) -> str:
-    """Return the text of a tag, no longer than MLflow takes."""
-    return value if len(value) <= _LONGEST_TAG else f"{value[: _LONGEST_TAG - 2]} …"
-
-
 def key_of(tags: Mapping[str, str]) -> Key | None:
     """Return the key of a run by its tags; None where somebody has changed them."""
     if tags.get(ROLE) == "study":
@@ -300,7 +291,7 @@ def study_tags(spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": (found.get("git") or {}).get("commit") or "",
     }
-    return {key: cut(value) for key, value in tags.items() if value}
+    return {key: value for key, value in tags.items() if value}
 
 
 def identity_text(identity: StudyIdentity) -> str:
@@ -331,7 +322,7 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "reason": row.reason,
         "checkpoint": row.checkpoint or "",
     }
-    return {key: cut(value) for key, value in tags.items() if value}
+    return {key: value for key, value in tags.items() if value}
 
 
 def create_database(path: Path) -> None:

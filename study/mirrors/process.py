@@ -1,7 +1,7 @@
 """What follows a study's records for all its mirrors: `sync` on request, and a process of its own beside a driver.
 
 The driver calls neither MLflow nor a database: it writes records, and one process of its own sends them, to each place
-in turn. A place that is away is asked again, ever more rarely, and then gets what it lacks. The process can hang or be
+in turn. A place that is away is asked again and again, and then gets what it lacks. The process can hang or be
 killed without harm to the driver: the records hold all that is to be sent, and a file for each mirror says how far it
 is and what is wrong.
 
@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 """Seconds between two readings of the records, and between two attempts where somebody waits for the end."""
-LONGEST_DELAY_S = 15.0
-"""Seconds between two attempts at a place that stays away."""
+RETRY_S = 5.0
+"""Seconds between two attempts at a place that is away."""
 SYNC_TIMEOUT_S = 30.0
 """Seconds without progress after which `sync` gives up."""
 READY_TIMEOUT_S = 180.0
@@ -72,13 +72,12 @@ def advance(mirror: Mirror, *, finishing: bool, ended: bool) -> None:
         mirror.done = finishing and not sent
         if mirror.done and ended:
             mirror.end()
-        mirror.failure, mirror.delay_s = None, POLL_S
+        mirror.failure = None
         mirror.due = time.monotonic() + (0.0 if sent else POLL_S)
     except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
         mirror.opened, mirror.done = False, isinstance(error, RecordError)
         mirror.failure = refusal(error, mirror.address, mirror.place)
-        mirror.due = time.monotonic() + (POLL_S if finishing else mirror.delay_s)
-        mirror.delay_s = min(2 * mirror.delay_s, LONGEST_DELAY_S)
+        mirror.due = time.monotonic() + (POLL_S if finishing else RETRY_S)
         if (said := mask_credentials(str(mirror.failure))) != mirror.state.error:
             _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
             mirror.note(error=said)
@@ -238,12 +237,7 @@ def main(folder: str, parent: str) -> None:
     """Whether the process of an earlier driver has let go of the study."""
     with open(0, "rb", buffering=0) as stdin:
         while not all(mirror.done for mirror in mirrors):
-            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
-            for mirror in mirrors if is_ours else ():
-                if not mirror.done and mirror.due <= time.monotonic():
-                    advance(mirror, finishing=finishing, ended=True)
-                    mirror.done = mirror.done or not (patient or mirror.failure is None)
-            wait_s = min((each.due - time.monotonic() for each in mirrors if not each.done), default=0.0)
+            wait_s = min(each.due for each in mirrors if not each.done) - time.monotonic()
             if finishing:
                 time.sleep(max(wait_s, 0.0))
             elif select.select([stdin], [], [], min(max(wait_s, 0.0), _LOOK_S))[0] or os.getppid() != int(parent):
@@ -255,6 +249,11 @@ def main(folder: str, parent: str) -> None:
                 for mirror in mirrors:
                     mirror.answer, mirror.due = answer, 0.0
                 set_back(0)  # no trial runs any more
+            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
+            for mirror in mirrors if is_ours else ():
+                if not mirror.done and mirror.due <= time.monotonic():
+                    advance(mirror, finishing=finishing, ended=True)
+                    mirror.done = mirror.done or not (patient or mirror.failure is None)
     for mirror in mirrors:
         mirror.close()
 

@@ -114,7 +114,7 @@ class StudyFolder:
             if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
                 entries.discard(self.tensorboard.name)
             if entries:
-                fix = f"Restore study.json from a backup to resume. {_OTHER_FOLDER}"
+                fix = f"{_OTHER_FOLDER} To resume a study, restore its study.json from a backup."
                 rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
                 raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
             self.path.chmod(0o700)  # where it was there before

@@ -362,24 +362,3 @@ def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path
     assert mirrors.finish(0) == reports
     for kind in (Mlflow, OptunaJournal, TensorBoard):
         kind(tmp_path).assert_follows(folder)
-
-
-@pytest.mark.minutes
-def test_a_place_that_cannot_be_written_is_named_and_caught_up_with(tmp_path, empty_database):
-    """A folder in place of MLflow's database stands for a server that refuses; the others get all."""
-    folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
-    folder.make_tensorboard()
-    append(folder, *STORY)
-    (tmp_path / "mlflow.db").mkdir()
-    mirrors = MirrorProcess(folder)
-    until(lambda: folder.mirror_log.exists() and "Error" in folder.mirror_log.read_text(), timeout_s=90)
-    with pytest.raises(TrackingError, match=r"Fix: "):
-        mirrors.wait_ready("mlflow", 1)
-    *others, refused = mirrors.finish(20)
-    assert (refused.behind, refused.reason != "") == (len(STORY), True)
-    assert [report.reason for report in others] == ["", ""]
-    (tmp_path / "mlflow.db").rmdir()
-    (tmp_path / "mlflow.db").write_bytes(empty_database)
-    sync(MlflowMirror(folder))
-    for kind in (Mlflow, OptunaJournal, TensorBoard):
-        kind(tmp_path).assert_follows(folder)

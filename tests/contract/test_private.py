@@ -107,10 +107,7 @@ def test_a_function_or_value_is_there(path, parameters):
         (RUNNER_OF_SEVERAL, "_seed _done_episodes_for_metrics _ongoing_episodes_for_metrics"),
         (RUNNER, "_metrics_num_env_steps_sampled _needs_initial_reset _weights_seq_no _env_runner_state_server"),
         ("ray.rllib.algorithms.algorithm:Algorithm", "_logdir"),
-        (
-            LEARNER,
-            "_weights_seq_no _metrics_all_modules_num_env_steps_trained _metrics_all_modules_num_module_steps_trained",
-        ),
+        (LEARNER, "_weights_seq_no"),
     ],
     ids=lambda value: value.rpartition(":")[2],
 )

@@ -36,8 +36,7 @@ def runner_of(config: Any, process: int = 1) -> Any:
 
 @pytest.fixture(params=["stock", "batched"])
 def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+    return str(request.param)
 
 
 def one(kind: str, *, lanes: int = 3, batch: int = 60, **changes: Any) -> Any:

@@ -360,10 +360,8 @@ def test_what_it_cannot_serve_is_not_built() -> None:
 def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = configured(PPOTorchLearner)
-
-    def chosen(asked: str) -> tuple[type, str | None]:
-        tried = config.copy(copy_frozen=False)
+    def chosen(asked: str, num_learners: int = 0) -> tuple[type, str | None]:
+        tried = configured(PPOTorchLearner).learners(num_learners=num_learners)
         tried.fallbacks = []
         reason = set_learner(tried, "", asked=asked)
         return tried.learner_class, reason
@@ -377,8 +375,7 @@ def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_ask
         with pytest.raises(TrialError, match="JAX is in use"):
             attempt()
     # What no process can serve is no fault of this one.
-    config.num_learners = 2
-    assert chosen("fused") == (PPOTorchLearner, "there are several learners")
+    assert chosen("fused", num_learners=2) == (PPOTorchLearner, "there are several learners")
 
 
 @pytest.mark.parametrize("home", ["/dev/null/no", "open to all"])

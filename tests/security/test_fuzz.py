@@ -1,6 +1,6 @@
 """Whatever a space file holds: a spec or a message; soon, in little memory, and nothing is run.
 
-Wrong values are in `tests/unit/test_bad_spaces.py`, damaged study folders in `tests/unit/test_corrupt_state.py`.
+Wrong values are in `tests/unit/test_bad_spaces.py`, damaged study folders in `tests/unit/test_folder.py`.
 `--hypothesis-profile many` tries a hundred times the examples.
 """
 

@@ -16,12 +16,6 @@ from study.records.files import LOCK, at_work, held
 FORK = multiprocessing.get_context("forkserver")  # a fork of this process may wait for a lock of its other threads
 
 
-@pytest.fixture(autouse=True)
-def short_paths(monkeypatch):
-    """A forkserver listens in the temporary folder, and the path of a socket has at most 107 bytes."""
-    monkeypatch.setattr("tempfile.tempdir", "/tmp")
-
-
 def drive(folder, go, answers):
     """Hold a study until the end of the process, or say why not."""
     go.wait()
@@ -49,28 +43,26 @@ def drivers(folder, count):
             process.join()
 
 
-def test_of_processes_that_race_one_wins_and_the_others_are_told_its_name(tmp_path):
-    with drivers(tmp_path, 4) as answers:
-        (winner,) = [process for process, answer in answers if answer == "held"]
-        for process, answer in answers:
-            if process is not winner:
-                assert f"another driver, pid {winner.pid} on {os.uname().nodename} (since " in answer
-                assert "Fix: " in answer
-        assert [(file.name, file.stat().st_mode & 0o077) for file in tmp_path.iterdir()] == [(LOCK, 0)]
+def refused(folder, match, **options):
+    with pytest.raises(RecordError, match=match), held(folder, **options):
+        pass
 
 
-def test_a_killed_owner_frees_the_study_at_once_and_one_that_is_stopped_keeps_it(tmp_path, monkeypatch):
+def test_of_processes_that_race_one_wins_dead_it_frees_the_study_and_stopped_it_keeps_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")  # a forkserver's socket has a path of at most 107 bytes
     monkeypatch.setattr(sys, "argv", ["run_study.py", "--tracking-uri", "postgresql://me:secret@db/mlflow"])
     assert at_work(tmp_path) == ""
-    with drivers(tmp_path, 1) as [(process, answer)]:
-        assert answer == "held"
-        os.kill(process.pid, signal.SIGSTOP)
+    with drivers(tmp_path, 4) as answers:
+        ((winner, _),) = [each for each in answers if each[1] == "held"]
+        others = [answer for process, answer in answers if process is not winner]
+        assert all(f"another driver, pid {winner.pid} on {os.uname().nodename} (since " in each for each in others)
+        assert [(file.name, file.stat().st_mode & 0o077) for file in tmp_path.iterdir()] == [(LOCK, 0)]
+        os.kill(winner.pid, signal.SIGSTOP)
         for options in ({}, {"take_over": True}):  # of a driver of this host nobody is wrong
-            with pytest.raises(RecordError, match=f"pid {process.pid} "), held(tmp_path, **options):
-                pass
-        assert f"pid {process.pid} " in at_work(tmp_path)
-        process.kill()
-        process.join()
+            refused(tmp_path, f"pid {winner.pid} .*Fix: ", **options)
+        assert f"pid {winner.pid} " in at_work(tmp_path)
+        winner.kill()
+        winner.join()
         assert at_work(tmp_path) == ""
         with held(tmp_path):
             assert at_work(tmp_path).startswith(f"pid {os.getpid()} ")
@@ -83,10 +75,9 @@ def test_a_driver_of_another_host_whose_lock_a_server_keeps_is_passed_over_on_re
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write("pid 4711 on node7 (since yesterday): run_study.py")
         file.flush()
-        with pytest.raises(RecordError, match=r"pid 4711 on node7.*Fix: .*--take-over"), held(tmp_path):
-            pass
-        with held(tmp_path, take_over=True), pytest.raises(RecordError, match=f"pid {os.getpid()} "), held(tmp_path):
-            pass
+        refused(tmp_path, r"pid 4711 on node7.*Fix: .*--take-over")
+        with held(tmp_path, take_over=True):
+            refused(tmp_path, f"pid {os.getpid()} ")
 
 
 def test_a_file_system_without_locks_leaves_it_to_the_records(tmp_path, monkeypatch):

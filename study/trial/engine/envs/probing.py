@@ -13,9 +13,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -118,15 +118,8 @@ def comes_with_gymnasium(env_id: str) -> bool:
 # --- whether it works ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spaces:
-    """What the network sees and what it answers.
-
-    Attributes:
-        observation_space: A float32 `Box`. An image, shape (height, width, channels), in [0, 1]; another 3-D
-            array of floats as it is; anything else flat, shape (features,).
-        action_space: `Discrete`, `MultiDiscrete` or a float `Box`.
-    """
+class Spaces(NamedTuple):
+    """What the network sees, a float32 `Box`, and what it answers: `Discrete`, `MultiDiscrete` or a float `Box`."""
 
     observation_space: gymnasium.Space
     action_space: gymnasium.Space

@@ -124,37 +124,30 @@ class Program(NamedTuple):
 
     Arrays inside have their rows last, so that none has to be transposed for a product. Parameters of distributions
     have shape (outputs, rows), log-probabilities, entropies and divergences shape (rows,), in nats.
-
-    Attributes:
-        policy: Layers of the policy's encoder.
-        value: Layers of the value function's encoder; None where both share the policy's.
-        policy_head: Layers behind the policy's encoder.
-        value_head: Layers behind the value function's encoder.
-        log_std: Name of a Gaussian's free logarithms of standard deviations; None where the head gives them.
-        log_std_limit: Their largest absolute value; None without a limit.
-        sizes: Choices of each component of a categorical policy; None for a diagonal Gaussian.
-        entropy: Whether the loss has an entropy bonus.
-        divergence: Whether it has a term for the divergence from the old policy.
-        minibatch_advantages: Whether advantages are standardised in each minibatch.
-        values_clipped: Whether the value loss is the larger error of the value and of the one that moved a bounded way.
-        of_value: Names of the tensors that learn at the value function's own rate.
-        decays: Of the optimizer's moving averages: of gradients and squares for Adam, of squares alone for RMSprop.
-        eps: The optimizer's.
     """
 
     policy: tuple[Layer, ...]
     value: tuple[Layer, ...] | None
+    """The value function's encoder; None where it shares the policy's."""
     policy_head: tuple[Layer, ...]
     value_head: tuple[Layer, ...]
     log_std: str | None
+    """Name of a Gaussian's free logarithms of standard deviations; None where the head gives them."""
     log_std_limit: float | None
+    """Their largest absolute value; None without a limit."""
     sizes: tuple[int, ...] | None
+    """Choices of each component of a categorical policy; None for a diagonal Gaussian."""
     entropy: bool
     divergence: bool
+    """Whether the loss has a bonus for entropy, and a term for the divergence from the old policy."""
     minibatch_advantages: bool
+    """Whether advantages are standardised in each minibatch."""
     values_clipped: bool
+    """Whether the value loss is the larger error of the value and of the one that moved a bounded way."""
     of_value: tuple[str, ...]
+    """Names of the tensors that learn at the value function's own rate."""
     decays: tuple[float, ...]
+    """Of the optimizer's moving averages: of gradients and squares for Adam, of squares alone for RMSprop."""
     eps: float
 
     def update(

@@ -21,7 +21,7 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
-from scipy.special import ndtri
+from scipy.special import log_softmax, ndtri
 
 from study.ray_private import forward_of
 from study.trial.engine.envs.environments import are_trainable
@@ -46,13 +46,11 @@ def network_of(module: RLModule) -> Network:
     layers = dense_layers(module)
     if layers is None:
         forward = forward_of(module)
-        parameter = next(iter(module.parameters()), None)
-        device = "cpu" if parameter is None else parameter.device
 
         @torch.inference_mode()
         def by_torch(observations: Floats) -> Floats:
-            rows = torch.from_numpy(observations).to(device)
-            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].cpu().numpy()
+            rows = torch.from_numpy(observations)
+            outputs: Floats = forward({Columns.OBS: rows})[Columns.ACTION_DIST_INPUTS].numpy()
             return outputs
 
         return by_torch
@@ -128,10 +126,8 @@ class Choices:
         chosen = actions if self._several else actions[..., np.newaxis]
         log_probs = np.zeros(inputs.shape[:-1], inputs.dtype)
         for index, part in enumerate(self._parts):
-            logits = inputs[..., part]
-            shifted = logits - logits.max(axis=-1, keepdims=True)
-            taken = np.take_along_axis(shifted, chosen[..., index, np.newaxis], axis=-1)[..., 0]
-            log_probs += taken - np.log(np.exp(shifted).sum(axis=-1))
+            own = log_softmax(inputs[..., part], axis=-1)
+            log_probs += np.take_along_axis(own, chosen[..., index, np.newaxis], axis=-1)[..., 0]
         return log_probs
 
 

@@ -10,6 +10,7 @@ import copy
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -26,7 +27,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from ray.rllib.utils import metrics as names
 
 from study.ray_private import maker_of, pieces_to_module
-from study.trial.engine.envs.environments import EnvFactory, EnvPoolLanes, GymnasiumLanes, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
 from study.trial.engine.extensions import NormalizedObservations, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
@@ -37,17 +38,6 @@ _Ends = list[list[tuple[int, Array]]]
 """Of each lane: (row after its last step, last observation) of every episode that ended in a fragment."""
 
 _DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
-
-
-class VectorSpaces:
-    """What RLlib asks of a runner's vector environment: its spaces, and to be closed."""
-
-    def __init__(self, envs: GymnasiumLanes | EnvPoolLanes) -> None:
-        self.num_envs, self.close = envs.num_envs, envs.close
-        self.single_observation_space, self.single_action_space = envs.observation_space, envs.action_space
-        self.observation_space = gymnasium.vector.utils.batch_space(envs.observation_space, envs.num_envs)
-        self.action_space = gymnasium.vector.utils.batch_space(envs.action_space, envs.num_envs)
-        self.unwrapped = self
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,8 +80,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         super().__init__(**kwargs)
         self._ended: Ended = []
         """Episodes since RLlib's metrics were fetched."""
-        self._reported: Ended = []
-        """Those whose metrics were fetched last."""
         self._statistics: NormalizedObservations | None = None
         """By which observations are normalised."""
         for piece in pieces_to_module(self) if self.env is not None else ():
@@ -109,10 +97,19 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         if seed is None:  # every run shall differ, as in RLlib
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._envs = make_lane_envs(_maker(self.config, self), [lane_seed(seed, *lane) for lane in self.lanes])
-        self.env, self.num_envs = VectorSpaces(self._envs), self._envs.num_envs
+        self.num_envs = num_envs = self._envs.num_envs
         self._noises = [LaneNoise(seed, *lane) for lane in self.lanes]
-        self._lane_steps = [0] * self.num_envs
+        self._lane_steps = [0] * num_envs
         observation_space, action_space = self._envs.observation_space, self._envs.action_space
+        self.env = SimpleNamespace(  # what RLlib asks of a runner's vector environment
+            num_envs=num_envs,
+            close=self._envs.close,
+            single_observation_space=observation_space,
+            single_action_space=action_space,
+            observation_space=gymnasium.vector.utils.batch_space(observation_space, num_envs),
+            action_space=gymnasium.vector.utils.batch_space(action_space, num_envs),
+        )
+        self.env.unwrapped = self.env
         self._rule = action_rule(action_space)
         self._scale = scaling_for_environment(
             action_space, normalize_actions=self.config.normalize_actions, clip_actions=self.config.clip_actions
@@ -177,10 +174,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 self.metrics.log_value(least, float(values.min()), reduce="min", window=1)
                 self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
         return self.metrics.reduce()
-
-    def _take_ended(self) -> Ended:
-        ended, self._reported = self._reported, []
-        return ended
 
     # --- sampling ----------------------------------------------------------------------------------------------
 

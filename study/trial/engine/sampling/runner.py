@@ -99,6 +99,8 @@ class Measuring(EnvRunner):
             raise RunnerStartError(f"{runner}: {' '.join(f'{rule} Fix: {fix}'.split())}") from error
 
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
+        self._reported: Ended = []
+        """Episodes that ended before the last `get_metrics`, their earlier fragments included."""
         self._seed_of_lanes: int | None = config.seed
         started_with = config
         # The local runner lives in the main process, whose threads and randomness are the learner's.
@@ -125,9 +127,9 @@ class Measuring(EnvRunner):
     def env_steps_per_round(self) -> int:
         """Environment steps that a call of `sample` without arguments brings; of RLlib's own at the least."""
 
-    @abc.abstractmethod
     def _take_ended(self) -> Ended:
-        """Return the episodes that ended before the last `get_metrics`, their earlier fragments included."""
+        ended, self._reported = self._reported, []
+        return ended
 
     def _sample_unwatched(self, **kwargs: Any) -> Any:
         return self.sample(**kwargs)
@@ -187,10 +189,6 @@ class Measuring(EnvRunner):
     def _connector_states(self) -> dict[str, Any] | None:
         return None
 
-    @property
-    def _class_name(self) -> str:
-        return type(self).__name__
-
     def report(self) -> RunnerReport:
         """Return what this process really is."""
         self._watch.skip()
@@ -203,7 +201,7 @@ class Measuring(EnvRunner):
             ),
             lanes=self.lanes,
             env_steps_per_round=self.env_steps_per_round,
-            class_name=self._class_name,
+            class_name=(getattr(self.config, "hosted_runner_cls", None) or type(self)).__name__,
             torch_threads=torch.get_num_threads(),
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
@@ -215,8 +213,6 @@ class AsRLlib(Measuring):
     def __init__(self, **kwargs: Any) -> None:
         self._sampled: list[tuple[ProcessMeasurement, int]] = []
         """Each call of `sample`: what it used, and its environment steps."""
-        self._ended: Ended = []
-        """Those since the measurement before, noted at each call of `get_metrics`."""
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
             # Anew: environments and module may have drawn while they were made.
@@ -241,7 +237,7 @@ class AsRLlib(Measuring):
         """Return RLlib's metrics, which forgets the episodes that ended: private lists, reported as smoothed means."""
         for last in self._done_episodes_for_metrics:
             pieces = [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
-            self._ended.append((math.fsum(piece.get_return() for piece in pieces), sum(map(len, pieces))))
+            self._reported.append((math.fsum(piece.get_return() for piece in pieces), sum(map(len, pieces))))
         return super().get_metrics()
 
     def taken(self) -> RunnerMeasurement:
@@ -269,10 +265,6 @@ class AsRLlib(Measuring):
         if seed is not None:
             seeds = [lane_seed(self.config.seed, *lane) for lane in self.lanes]
         return super()._try_env_reset(seed=seeds, options=options)
-
-    def _take_ended(self) -> Ended:
-        ended, self._ended = self._ended, []
-        return ended
 
 
 class StockEnvRunner(AsRLlib, SingleAgentEnvRunner):
@@ -433,10 +425,6 @@ class HostedEnvRunner(AsRLlib):
 
     def _take_ended(self) -> Ended:
         return [ended for hosted in self._hosted for ended in hosted.runner._take_ended()]
-
-    @property
-    def _class_name(self) -> str:
-        return str(self.config.hosted_runner_cls.__name__)
 
     def set_state(self, state: Any) -> None:
         """Set the state of every runner, connectors included."""
