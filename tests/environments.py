@@ -167,6 +167,10 @@ class NanObservation(Plain):
         return observation if self.lifetime < 10 else observation * np.float32("nan")
 
 
+class NanObservationBox(NanObservation):
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+
+
 class Returns(Plain):
     """Returns a given reward, and from the first step on a given observation."""
 

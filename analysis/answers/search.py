@@ -113,7 +113,7 @@ def _support(found: Sequence[Candidate], reached: Estimate) -> Iterator[Fact]:
     yield Fact(role="support", text=f"It {how} {seeds}.")
     others = [each for each in found[1:] if each.final_return is not None]
     if failed := tried - 1 - len(others):
-        yield Fact(role="support", text=f"Of {failed:,} of them every run failed.")
+        yield Fact(role="support", text=f"{count(failed, 'other setting')} failed in every run.")
     if best.n > 1:
         equal = sum(each.final_return is not None and overlap(each.final_return, reached) for each in others)
         said = "cannot be told from it: their intervals overlap"

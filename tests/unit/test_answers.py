@@ -75,7 +75,10 @@ def test_a_setting_of_which_every_run_failed_was_tried():
     ]
     rows = [run(trial, runners=n, batch=batch, **more) for trial, (n, batch, more) in enumerate(tried)]
     answer = Study(study(rows, spec=spec())).answer()
-    assert answer.facts[:2] == ("It is the best of 4 settings, judged by one run.", "Of 3 of them every run failed.")
+    assert answer.facts[:2] == (
+        "It is the best of 4 settings, judged by one run.",
+        "3 other settings failed in every run.",
+    )
     table = answer.rows.frame
     assert table["num_env_runners"].tolist() == [2, 4]
     assert table["setting"].tolist() == ["batch 1,000", "none: every run failed"]

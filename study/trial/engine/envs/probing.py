@@ -133,7 +133,7 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
-    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset and stepped", _TRY
+    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset, stepped and closed", _TRY
     try:
         return _called(spec, _probe, spec) if apart else _probe(spec)
     except Unusable as unusable:

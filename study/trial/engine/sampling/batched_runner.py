@@ -37,8 +37,6 @@ Array = npt.NDArray[Any]
 _Ends = list[list[tuple[int, Array]]]
 """Of each lane: (row after its last step, last observation) of every episode that ended in a fragment."""
 
-_DIVERGED = "the policy must answer finite numbers, it does not: the training diverged"
-
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
@@ -234,7 +232,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             outputs[:] = network(rows.observations[row, :num])
             chosen = rule.greedy(outputs) if noise is None else rule.choose(outputs, noise[row, :num])
             if continuous and not np.isfinite(chosen).all():
-                raise DivergedError(_DIVERGED)  # before an environment gets to see it
+                raise _diverged(rows.observations[: row + 1])  # before an environment gets to see it
             rows.actions[row, :num] = chosen
             received = (each[row, :num] for each in (rows.rewards, rows.terminated, rows.truncated))
             ended = step(scale(chosen), seen, *received)
@@ -244,7 +242,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 ends[lane].append((row + 1, last))
         _check_finite(rows.observations, *(last for own in ends for _, last in own))
         if not np.isfinite(rows.inputs).all():
-            raise DivergedError(_DIVERGED)
+            raise _diverged(rows.observations)
         rows.log_probs[:] = rule.log_prob(rows.inputs, rows.actions)
         return rows, ends
 
@@ -318,6 +316,13 @@ def _maker(config: AlgorithmConfig, runner: Measuring) -> Any:
     # Each lane gets the number of its own runner, whichever process steps it.
     runners, number = iter([each for each, _ in runner.lanes]), layout_of(config).num_env_runners
     return lambda: creator(EnvContext(config.env_config, worker_index=next(runners), num_workers=number))
+
+
+def _diverged(observations: Array) -> ValueError:
+    """Return what to raise where a policy answers no finite number: its observations may be the cause."""
+    _check_finite(observations)
+    largest = f"the largest observation so far was {np.abs(observations).max():.3g}"
+    return DivergedError(f"the policy must answer finite numbers, it does not: the training diverged; {largest}")
 
 
 def _check_finite(*observations: Array) -> None:

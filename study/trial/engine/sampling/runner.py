@@ -152,13 +152,15 @@ class Measuring(EnvRunner):
             cause = original(error)
             notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
             fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
+            if isinstance(error, DivergedError):
+                fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
             return (
                 [],
                 [],
                 replace(
                     self._measurement(self._watch.stop(), env_steps=0, ended=[]),
                     error=". ".join([described(cause), *notes]),
-                    fix="Lower lr, clip_param or num_epochs." if isinstance(error, DivergedError) else fix,
+                    fix=fix,
                     traceback="".join(traceback.format_exception(error)),
                 ),
             )
