@@ -65,7 +65,7 @@ class Fault(NamedTuple):
 
     reason: str
     loss: Literal["node", "process", "memory"] | None = None
-    """What died under it."""
+    """What died under it; `memory`: Ray ended it as its node had none left."""
     way: str = ""
     """What failures of one kind have in common, such as the line of a person's code; empty: the reason without its
     digits, since steps, runners, addresses and values differ."""

@@ -199,7 +199,8 @@ def guest(tmp_path, live):
     """A driver that joins the live cluster."""
     driver = Driver(tmp_path, space=LONGER.replace("num_env_runners: [1, 2]", "num_env_runners: 1"))
     driver.settings = live.settings
-    return driver
+    yield driver
+    driver.stop()
 
 
 @pytest.mark.parametrize("way", ["auto", pytest.param("RAY_ADDRESS", marks=pytest.mark.heavy)])
