@@ -85,8 +85,7 @@ def one_space(argument: str | None, option: str | None) -> str:
 
 def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:
     """Return a file with a space around the script of `--config`, which is run up to where it would train."""
-    from study.adopted.loading import read_script, script_file
-    from study.adopted.writing import remarks, space_text
+    from study.adopted.loading import read_script, remarks, space_text
 
     numbers = [] if runners is None else runners.split(",")
     scales = sorted({int(part) for part in numbers if re.fullmatch(" *[1-9][0-9]{0,9} *", part)})
@@ -94,7 +93,6 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
         rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
         raise wrong_option("--runners", rule, got=f"'{runners}'", fix=fix)
     given = words(arguments, "--config-args")
-    script_file(config, where="--config")  # before it is said to run
     say_that_it_runs(config)
     adopted = read_script(config, args=given, where="--config")
     for remark in remarks(adopted.facts):

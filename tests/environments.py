@@ -263,13 +263,6 @@ class Draws(Plain):
         return picture
 
 
-class Forgets(Draws):
-    """Pays what a generator of its process says, whatever the seed."""
-
-    def reward(self, action: Any) -> float:
-        return random.random()
-
-
 class Breaks(Draws):
     def render(self) -> Any:
         return super().render() if self.steps < 3 else 1 / 0

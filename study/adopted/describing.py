@@ -3,7 +3,6 @@
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
-import dataclasses
 import hashlib
 import inspect
 import math
@@ -11,7 +10,8 @@ import numbers
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -26,10 +26,9 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.tune.registry import get_trainable_cls
 
 from study.adopted.loading import Adopted
-from study.errors import Fault, SpaceError
+from study.errors import SpaceError
 from study.jax_private import jax_obstacle
-from study.machine.shape import Speeds
-from study.machine.shipping import OwnModule, loaded_modules
+from study.machine.shipping import loaded_modules
 from study.ray_private import maker_of, option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.parsing import parse_space
@@ -45,8 +44,10 @@ _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
 """RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""
 _RLLIB = "ray.rllib.algorithms."
 """Where RLlib's own algorithms, configurations and learners are."""
-_SAID = {"_learner_class", "env_runner_cls", "restart_failed_sub_environments"}
-"""Options that a study sets always, and that a person should read of: their code of the first two runs."""
+_LEFT_OUT = (SET_BY_STUDY | {"_is_frozen", "env"}) - {
+    *("_learner_class", "env_runner_cls", "restart_failed_sub_environments"),
+}
+"""Options that are no settings of a script: those that a study sets always, but for what a person should read of."""
 _OF_LOGS = ("logger_", "output")
 """How options begin that say where logs and episodes go: a time of day in them changes no training."""
 _LONGEST = 200
@@ -62,7 +63,7 @@ def mistake(rule: str, got: object, fix: str, *, where: str = "") -> SpaceError:
     return SpaceError.of("script", where=where, rule=rule, got=got, fix=fix)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """A configuration that a script would train with.
 
@@ -75,7 +76,7 @@ class Launch:
 
     config: AlgorithmConfig
     how: str
-    stop: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stop: Mapping[str, Any] = field(default_factory=dict)
     searched: tuple[str, ...] = ()
 
 
@@ -92,11 +93,11 @@ def adopted_from(
         variables: Environment variables that the script would give to Ray's processes.
 
     Raises:
-        SpaceError: It cannot be studied or pickled, or its environment does not work.
+        SpaceError: It cannot be studied or pickled, its environment does not work, or RLlib refuses it as a trial sets
+            it.
     """
     config = launch.config
-    if fault := next(refusals(config), None):
-        raise SpaceError("script", [fault])
+    check_studied(config)
     environments = before.environments_of(config)
     try:
         by_value = None if module.__name__ == "__main__" else module
@@ -106,75 +107,48 @@ def adopted_from(
         fix = "Make it inside the function that uses it, or define it at module level."
         raise mistake(rule, error, fix) from error
     os.environ.update(variables)  # from here on this process is as one of Ray's
-    facts = facts_of(
-        config,
-        source=file,
-        found_as=launch.how,
-        stop=launch.stop,
-        searched=launch.searched,
-        modules={each.name: _digest(each.name) for each in before.own_modules()},
-        **_of_environment(config, environments),
-    )
-    _check_trial(config, facts)
-    return Adopted(
-        pickled=content,
-        facts=facts,
-        jax_obstacle=jax_obstacle() or "",  # the environment has been made
-        speeds=None if config.is_multi_agent else _speeds(config, environments),
-        **before.added(variables),
-    )
+    found = _of_environment(config, environments)
+    facts = facts_of(launch, source=file, modules=before.digests(), **found)
+    space = {"config": file.name, "script": facts.model_dump(mode="json"), **_TRIED}
+    spec = parse_space(Source(name="script", content=space))
+    setting = runnable(spec, {SCALE: 1})
+    apply(Experiment(config=config), spec, setting=setting, seed=0, execution="real")
+    try:
+        fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
+    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
+        fast = None
+    obstacle = jax_obstacle() or ""  # the environment has been made
+    return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
 
-def _check_trial(config: AlgorithmConfig, facts: ScriptFacts) -> None:
-    """Refuse what a trial could not be built with: RLlib checks the configuration as a trial sets it."""
-    content = {"config": facts.source.file, "script": facts.model_dump(mode="json"), **_TRIED}
-    spec = parse_space(Source(name="script", content=content))
-    experiment = Experiment(
-        config=config,
-        given=facts.defaults,
-        file=facts.source.file,
-        runner_obstacle=facts.runner_obstacle,
-        learner_obstacle=facts.learner_obstacle,
-    )
-    apply(experiment, spec, setting=runnable(spec, {SCALE: 1}), seed=0, execution="real")
+def check_studied(config: AlgorithmConfig) -> None:
+    """Refuse a configuration that cannot be studied.
 
-
-def refusals(config: AlgorithmConfig) -> Iterator[Fault]:
-    """Yield why a configuration cannot be studied; the place of each fault is the configuration."""
+    Raises:
+        SpaceError: Says why.
+    """
     _, base = _algorithm(config)
     known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     runner = config.env_runner_cls
-    checks = (
-        (
-            config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2,
-            "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)",
-            "the old one",
-            "Remove the call of api_stack; RLlib's migration guide says what else changes.",
-        ),
-        (
-            base not in _NOT_STUDIED and not config.is_offline,
-            "must sample from an environment, and be evaluated, by RLlib's environment runners",
-            f"{base}{' on recorded data' if config.is_offline else ''}",
-            "Give a script that trains online, such as with PPO or SAC.",
-        ),
-        (config.env is not None, "must name its environment", "none", "Call `.environment(...)` in the script."),
-        (
-            str(config.gym_env_vectorize_mode) != "vector_entry_point",
-            "must make environments one by one, so that each evaluation episode can be counted",
-            "one that is a vector by itself (gym_env_vectorize_mode)",
-            "Give what makes one environment, and let RLlib make the vector.",
-        ),
-        (
-            runner is None or (inspect.isclass(runner) and issubclass(runner, known)),
-            f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured",
-            getattr(runner, "__name__", runner),
-            f"Derive it from {known.__name__}, or remove env_runner_cls.",
-        ),
-    )
-    yield from (Fault(where="", rule=rule, got=str(got), fix=fix) for holds, rule, got, fix in checks if not holds)
-
-
-# --- its environment -------------------------------------------------------------------------------------------------
+    if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
+        rule = "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)"
+        raise mistake(
+            rule, "the old one", "Remove the call of api_stack; RLlib's migration guide says what else changes."
+        )
+    if base in _NOT_STUDIED or config.is_offline:
+        rule = "must sample from an environment, and be evaluated, by RLlib's environment runners"
+        got = f"{base}{' on recorded data' if config.is_offline else ''}"
+        raise mistake(rule, got, "Give a script that trains online, such as with PPO or SAC.")
+    if config.env is None:
+        raise mistake("must name its environment", "none", "Call `.environment(...)` in the script.")
+    if str(config.gym_env_vectorize_mode) == "vector_entry_point":
+        rule = "must make environments one by one, so that each evaluation episode can be counted"
+        fix = "Give what makes one environment, and let RLlib make the vector."
+        raise mistake(rule, "one that is a vector by itself (gym_env_vectorize_mode)", fix)
+    if runner is not None and not (inspect.isclass(runner) and issubclass(runner, known)):
+        rule = f"must sample with a runner derived from RLlib's {known.__name__}: another cannot be measured"
+        fix = f"Derive it from {known.__name__}, or remove env_runner_cls."
+        raise mistake(rule, getattr(runner, "__name__", runner), fix)
 
 
 def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
@@ -202,14 +176,6 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
     return {"spaces": spaces, "sharing": sharing(lambda: make_environment(config, environments), apart=False)}
 
 
-def _speeds(config: AlgorithmConfig, environments: Mapping[str, Any]) -> Speeds | None:
-    """Return how fast the environment is; None where it fails."""
-    try:
-        return speeds(lambda: make_environment(config, environments))
-    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
-        return None
-
-
 class Surroundings:
     """What was there before a script ran, to tell what it has added."""
 
@@ -220,9 +186,17 @@ class Surroundings:
         self._modules = {name.partition(".")[0] for name in sys.modules}
         self._environments = set(gymnasium_registry)
 
-    def own_modules(self) -> list[OwnModule]:
-        """Return the user's own modules; what RLlib has imported before is none, wherever it is installed."""
-        return [each for each in loaded_modules() if each.name not in self._modules]
+    def digests(self) -> dict[str, str]:
+        """Return module of the user's own that the script has imported -> SHA-256 of its files that were imported."""
+        found = {}
+        for name in (each.name for each in loaded_modules() if each.name not in self._modules):
+            total = hashlib.sha256()
+            for each, module in sorted(sys.modules.items()):
+                file = Path(getattr(module, "__file__", None) or "")
+                if each.partition(".")[0] == name and file.is_file():
+                    total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+            found[name] = total.hexdigest()
+        return found
 
     def environments_of(self, config: AlgorithmConfig) -> dict[str, Any]:
         """Return what makes the environments of a configuration that the script has registered, by their names."""
@@ -245,16 +219,6 @@ class Surroundings:
         return {"paths": paths, "modules": modules, "variables": own}
 
 
-def _digest(name: str) -> str:
-    """Return the SHA-256 of the files of a module, or of its package, that this process has imported."""
-    total = hashlib.sha256()
-    for each, module in sorted(sys.modules.items()):
-        file = Path(getattr(module, "__file__", None) or "")
-        if each.partition(".")[0] == name and file.is_file():
-            total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
-
-
 def _entries(variables: Mapping[str, str]) -> list[str]:
     """Return the folders of `PYTHONPATH`."""
     return [each for each in variables.get("PYTHONPATH", "").split(os.pathsep) if each]
@@ -264,35 +228,30 @@ def _entries(variables: Mapping[str, str]) -> list[str]:
 
 
 def facts_of(
-    config: AlgorithmConfig,
+    launch: Launch,
     *,
     source: Path,
-    found_as: str,
-    stop: Mapping[str, Any],
-    searched: Iterable[str] = (),
     modules: Mapping[str, str] = MappingProxyType({}),
     spaces: tuple[Any, Any] | None = None,
     sharing: Sharing = "harmless",
 ) -> ScriptFacts:
-    """Return what is known of a configuration that has no `refusals`: the same whenever the script is read.
+    """Return what is known of a configuration that can be studied: the same whenever the script is read.
 
     Args:
-        config: As the script made it.
+        launch: The configuration, and how it was found; of its stop criteria numbers are kept.
         source: The script's file.
-        found_as: How the configuration was found, for people.
-        stop: The script's stop criteria, of which numbers are kept.
-        searched: Settings for which the script lets Tune choose.
         modules: Module of the user's own that the script imports -> digest of its files.
         spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
         sharing: What several of its environments in one process do to one another.
     """
+    config = launch.config
     algorithm, base = _algorithm(config)
     values, schedules = _values(config)
     overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
     digest = hashlib.sha256(source.read_bytes()).hexdigest()
     return ScriptFacts(
         source=ScriptSource(file=source.name, sha256=digest, modules=dict(modules)),
-        found_as=found_as,
+        found_as=launch.how,
         algorithm=algorithm.__name__,
         base_algorithm=base,
         environment=environment_name(config.env),
@@ -301,10 +260,10 @@ def facts_of(
         values={name: value for name, value in values.items() if name not in overridden},
         schedules=[name for name in schedules if name not in overridden],
         overridden=overridden,
-        searched=sorted(searched),
+        searched=sorted(launch.searched),
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
-        stop={str(name): float(value) for name, value in stop.items() if isinstance(value, numbers.Real)},
+        stop={str(name): float(value) for name, value in launch.stop.items() if isinstance(value, numbers.Real)},
         runner_obstacle=_obstacle(runner_obstacle, config, spaces),
         learner_obstacle=_obstacle(learner_obstacle, config, spaces),
     )
@@ -367,13 +326,21 @@ def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, str]
     """Return the other options that differ from RLlib's: name -> value as text, or the digest of a long one."""
     kind, found = type(config), {}
     default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
-    left_out = {*known, *SET_BY_STUDY, "_is_frozen", "env"} - _SAID
     for name, value in sorted(vars(config).items()):
         text = _text(value)
-        if name not in left_out and not name.startswith(_OF_LOGS) and text != _text(default.get(name)):
+        if not (name in known or name in _LEFT_OUT or name.startswith(_OF_LOGS) or text == _text(default.get(name))):
             digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
             found[name.strip("_")] = text if len(text) <= _LONGEST else digest
     return found
+
+
+def _text(value: Any) -> str:
+    """Return a value as text that is the same at every reading."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(sorted(f'{name}: {_text(inner)}' for name, inner in value.items()))}}}"
+    if isinstance(value, (set, frozenset)):
+        return f"{{{', '.join(sorted(map(_text, value)))}}}"
+    return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
 def _obstacle(
@@ -387,12 +354,3 @@ def _obstacle(
         return check(known) or ""
     except Exception as error:  # noqa: BLE001 (a configuration of any kind: RLlib's own part takes over)
         return f"its configuration cannot be examined ({type(error).__name__})"
-
-
-def _text(value: Any) -> str:
-    """Return a value as text that is the same at every reading."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(sorted(f'{name}: {_text(inner)}' for name, inner in value.items()))}}}"
-    if isinstance(value, (set, frozenset)):
-        return f"{{{', '.join(sorted(map(_text, value)))}}}"
-    return re.sub(" at 0x[0-9a-f]+", "", str(value))

@@ -7,6 +7,7 @@ nothing of Ray starts. What is wrong with it is one fault.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import pickle
 import shlex
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,14 @@ from typing import Any
 from study.errors import Fault, SpaceError
 from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
+from study.space.parameters import SCALE
 from study.space.parsing import parse_space
-from study.space.space_file import Source, read_space
+from study.space.space_file import Source, read_space, written
 from study.space.spec import ScriptFacts, StudySpec
+from study.text import listed
 
 TIMEOUT_S = 900.0
-"""Seconds that a script may take to come to its training and to make its environment, once RLlib is imported."""
-IMPORT_TIMEOUT_S = 300.0
-"""RLlib takes ten seconds to import, minutes where the disk is slow."""
+"""Seconds that a script may take to come to its training and to make its environment, with the import of RLlib."""
 _ROOT = Path(__file__).resolve().parents[2]
 _CHILD = "import sys; sys.path[0] = sys.argv[2]; from study.adopted.finding import main; main(sys.argv[1])"
 _READ: dict[str, "Adopted"] = {}
@@ -98,7 +99,7 @@ def with_script(source: Source) -> Source:
     if not isinstance(content.get("config"), str) or not content["config"]:
         return source
     try:
-        facts = _read_named(content).facts
+        facts = _read_named(content["config"], content.get("config_args")).facts
     except SpaceError as error:
         faults = [replace(fault, line=source.line_of("config")) for fault in error.faults]
         raise SpaceError(source.name, faults) from error
@@ -111,13 +112,11 @@ def adopted_by(spec: StudySpec) -> Adopted | None:
     Raises:
         SpaceError: The script cannot be studied.
     """
-    return None if spec.config is None else _read_named(spec.to_json())
+    return None if spec.config is None else _read_named(spec.config, spec.config_args)
 
 
-def _read_named(content: Mapping[str, Any]) -> Adopted:
-    arguments = content.get("config_args")
-    args = words(arguments, "config_args") if isinstance(arguments, str) else ()
-    return read_script(str(content["config"]), args=args)
+def _read_named(config: str, arguments: Any) -> Adopted:
+    return read_script(config, args=words(arguments, "config_args") if isinstance(arguments, str) else ())
 
 
 def words(arguments: str, where: str) -> list[str]:
@@ -136,23 +135,6 @@ def words(arguments: str, where: str) -> list[str]:
 # --- a script ------------------------------------------------------------------------------------------------------
 
 
-def script_file(text: str, *, where: str = "config") -> tuple[Path, str]:
-    """Return the file and the name in it, or no name, that `my_train.py` or `my_train.py:make_config` means.
-
-    Raises:
-        SpaceError: There is no such file, or it is no Python file.
-    """
-    before, _, name = text.rpartition(":")
-    place, name = (before, name) if before.endswith(".py") else (text, "")
-    if not place.endswith(".py"):
-        fix = "Write my_train.py or my_train.py:make_config; for a module a file with `from my_module import config`."
-        raise SpaceError.of(text, where=where, rule="must be a Python file", got=f"'{text}'", fix=fix)
-    if not Path(place).is_file():
-        fix = "Check the path; it begins in the folder in which the command is typed."
-        raise SpaceError.of(text, where=where, rule="no such file", got=f"'{place}'", fix=fix)
-    return Path(place).resolve(), name
-
-
 def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEOUT_S, where: str = "config") -> Adopted:
     """Run a script in a process of its own and return the configuration that it would train with.
 
@@ -161,37 +143,52 @@ def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEO
     Args:
         text: `my_train.py` or `my_train.py:make_config`.
         args: Arguments of the script's command line.
-        timeout_s: Seconds that it may take once RLlib is imported.
+        timeout_s: Seconds that it may take.
         where: Option or key that names the script, for messages.
 
     Raises:
-        SpaceError: It has no configuration, several, or one that cannot be studied; says why.
+        SpaceError: There is no such file, or it has no configuration, several, or one that cannot be studied; says why.
         RuntimeError: This program has failed there.
     """
-    file, name = script_file(text, where=where)
+    before, _, name = text.rpartition(":")
+    place, name = (before, name) if before.endswith(".py") else (text, "")
+    file = Path(place).resolve()
+    if file.suffix != ".py":
+        fix = "Write my_train.py or my_train.py:make_config; for a module a file with `from my_module import config`."
+        raise SpaceError.of(text, where=where, rule="must be a Python file", got=f"'{text}'", fix=fix)
+    if not file.is_file():
+        fix = "Check the path; it begins in the folder in which the command is typed."
+        raise SpaceError.of(text, where=where, rule="no such file", got=f"'{place}'", fix=fix)
     request = {"file": str(file), "name": name, "args": list(args)}
     key = json.dumps([request, hashlib.sha256(file.read_bytes()).hexdigest()], sort_keys=True)
-    if key in _READ:
-        return _READ[key]
+    if key not in _READ:
+        answer = _answer(request, timeout_s)
+        if isinstance(answer, str):
+            raise RuntimeError(f"reading {text} failed:\n{answer}")
+        if not isinstance(answer, Adopted):
+            faults = [replace(each, where=": ".join(filter(None, [where, each.where]))) for each in answer]
+            raise SpaceError(text, faults)
+        _READ[key] = answer
+    return _READ[key]
+
+
+def _answer(request: Mapping[str, Any], timeout_s: float) -> "Adopted | Sequence[Fault] | str":
+    """Return what the process of a script answers, or the fault of one that does not."""
     with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
         place = Path(folder)
-        (place / "request.json").write_text(json.dumps({**request, "timeout_s": timeout_s}))
+        (place / "request.json").write_text(json.dumps(request))
         code = _run(place, timeout_s)
-        file_of_answer = place / "answer.pkl"
-        # Of the process that has run the script: to unpickle it runs nothing that has not run.
-        answer = pickle.loads(file_of_answer.read_bytes()) if file_of_answer.exists() else None
-        if answer is None:
-            got = f"code {code}, after it wrote: {last_line(place)}"
-            if code in (None, -signal.SIGKILL):  # its limit of time, at which it ends itself, is one of Python
-                got = "it hung" if code is None else "it was killed, as the system does where memory is short"
-            rule, fix = "its process must come to its training", "Run the script by itself until it trains."
-            answer = [Fault(where="", rule=rule, got=got, fix=fix)]
-    if isinstance(answer, str):
-        raise RuntimeError(f"reading {text} failed:\n{answer}")
-    if isinstance(answer, list):
-        raise SpaceError(text, [replace(each, where=": ".join(filter(None, [where, each.where]))) for each in answer])
-    _READ[key] = answer
-    return _READ[key]
+        if (file := place / "answer.pkl").exists():
+            # Of the process that has run the script: to unpickle it runs nothing that has not run.
+            answer: Adopted | Sequence[Fault] | str = pickle.loads(file.read_bytes())
+            return answer
+        got = f"code {code}, after it wrote: {last_line(place)}"
+        if code is None:
+            got = f"no end within {timeout_s:g} s, after it wrote: {last_line(place)}"
+        elif code == -signal.SIGKILL:
+            got = "it was killed, as the system does where memory is short"
+        rule, fix = "its process must come to its training", "Run the script by itself until it trains."
+        return [Fault(where="", rule=rule, got=got, fix=fix)]
 
 
 def _run(place: Path, timeout_s: float) -> int | None:
@@ -210,8 +207,7 @@ def _run(place: Path, timeout_s: float) -> int | None:
             start_new_session=True,
         )
     try:
-        # The process ends itself at its limit, and says where it was; this is for one that cannot.
-        return process.wait(IMPORT_TIMEOUT_S + 2 * timeout_s)
+        return process.wait(timeout_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
@@ -224,3 +220,102 @@ def last_line(place: Path) -> str:
     """Return what the process of a script wrote last."""
     lines = (place / "output.txt").read_text(errors="replace").split("\n")
     return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "nothing")
+
+
+# --- a space around a script ----------------------------------------------------------------------------------------
+
+BATCH, LR = "train_batch_size", "lr"
+BATCH_FACTOR, LR_FACTOR = 4, 10
+"""A range goes from the script's value divided by this to the value times this."""
+DEFAULT_BATCHES = 100
+"""Train batches of a trial where the script has no limit of its own."""
+TRIALS_PER_SCALE = 4
+"""The script's own values, and three proposals."""
+
+
+def space_text(
+    facts: ScriptFacts, *, config: str, args: str = "", runners: Sequence[int] = (), trials: int | None = None
+) -> str:
+    """Return a space around a script's values, as YAML with comments.
+
+    Args:
+        facts: Of the script.
+        config: The script, as it was named.
+        args: Its arguments, as one text.
+        runners: The scales; empty: one runner, the script's number, and twice that.
+        trials: Number of trials; None: four for each scale.
+    """
+    own, file = max(int(facts.values.get(SCALE) or 0), 1), facts.source.file
+    scales = sorted(set(runners or (1, own, 2 * own)))
+    budget = _limits(facts) or {"env_steps": DEFAULT_BATCHES * _batch_of(facts)}
+    ranges = _ranges(facts, max(scales), budget.get("env_steps"))
+    named = {name: facts.defaults[name] for name, (low, _) in ranges.items() if facts.defaults[name] >= low}
+    baselines = [{"name": file.removesuffix(".py"), "parameters": named}]
+    said = ", ".join(f"{name} {facts.values.get(name)}" for name in (SCALE, *ranges))
+    comments = [
+        f"A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
+        f"The script has {said}. What is not written here stays as it says; it is read again at each start.",
+        *remarks(facts),
+        "`environment: {floor: …, reference: …, target: …}` makes scores and solved shares: the returns of a random",
+        "policy, which `python -m study evaluate THIS_FILE --random` measures, of a good one, and of one that will do.",
+        "A trial ends at the first limit of its budget; baselines run first, at every scale.",
+    ]
+    content = {
+        "version": 1,
+        "description": f"{file} with {listed([*map(str, scales)])} runners",
+        "config": config,
+        **({"config_args": args} if args else {}),
+        "parameters": {
+            SCALE: scales,
+            **{name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()},
+        },
+        "budget": budget,
+        "search": {
+            "num_trials": trials or TRIALS_PER_SCALE * len(scales),
+            **({"baselines": baselines} if named else {}),
+        },
+    }
+    return written(content, header="\n".join(f"# {comment}" for comment in comments))
+
+
+def remarks(facts: ScriptFacts) -> Iterator[str]:
+    """Yield what differs from what the script does by itself."""
+    if facts.searched:
+        yield (
+            f"The script lets Tune choose {listed([f'`{name}`' for name in facts.searched])}; here each has one of "
+            "these values. Name it under `parameters` to vary it."
+        )
+    if not _limits(facts):
+        steps = f"{DEFAULT_BATCHES * _batch_of(facts):,}"
+        yield f"How long the script trains is not known: a trial has {DEFAULT_BATCHES} batches, {steps} steps."
+
+
+def _ranges(facts: ScriptFacts, most_runners: int, env_steps: int | None) -> dict[str, tuple[float, float]]:
+    """Return parameter -> lowest and highest value."""
+    values = facts.defaults
+    ranges: dict[str, tuple[float, float]] = {}
+    if BATCH in values and facts.base_algorithm != "Algorithm":  # others have a training step of their own
+        batch = int(values[BATCH])
+        # A step of each environment; a batch from a replay buffer has no such limit.
+        lanes = most_runners * int(values.get("num_envs_per_env_runner", 1)) if facts.traits.is_on_policy else 1
+        least = max(batch // BATCH_FACTOR, int(values.get("minibatch_size", 1)), lanes)
+        most = max(batch, min(batch * BATCH_FACTOR, (env_steps or batch * BATCH_FACTOR * 2) // 2))
+        if least < most:
+            ranges[BATCH] = (least, most)
+    if LR in values and LR not in facts.schedules:
+        ranges[LR] = (float(f"{values[LR] / LR_FACTOR:.2g}"), float(f"{values[LR] * LR_FACTOR:.2g}"))
+    return ranges
+
+
+def _limits(facts: ScriptFacts) -> dict[str, Any]:
+    """Return the script's own limits; RLlib ends a training after a whole batch, so that it has one at least."""
+    stops = {name.rpartition("/")[2]: value for name, value in facts.stop.items() if 0 < value < math.inf}
+    steps = [stops[name] for name in ("num_env_steps_sampled_lifetime", "timesteps_total") if name in stops]
+    if facts.base_algorithm == "PPO" and "training_iteration" in stops:  # an iteration is a batch
+        steps.append(stops["training_iteration"] * _batch_of(facts))
+    limits: dict[str, Any] = {"env_steps": max(int(min(steps)), _batch_of(facts))} if steps else {}
+    return limits | ({"time_s": stops["time_total_s"]} if "time_total_s" in stops else {})
+
+
+def _batch_of(facts: ScriptFacts) -> int:
+    return int(facts.values.get(BATCH) or 1000)

@@ -168,16 +168,14 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning import remarks
     from study.trial.engine.envs.probing import probe_study, speeds_of
-    from study.trial.settling import check_overrides
 
-    spaces = None if spec.script else probe_study(spec, source)  # a script's environment was made when it was read
+    if spec.script is None:  # a script's environment was made when it was read
+        probe_study(spec, source)
     if (address := resolve_address(options.address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(address) as shape:
             pass
-    if spec.rllib and spaces is not None:  # only then is RLlib imported
-        check_overrides(spec, spaces)
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
     plan, console = make_plan(spec, replace(shape, speeds=speeds)), terminal(error=error)
@@ -306,8 +304,8 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Film the first 3 episodes, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's clips/ it "
-            "goes to MLflow with the next `sync`.",
+            help="Film it from the first episode on, 20 s at most, as .mp4 (needs imageio-ffmpeg). In the study's "
+            "clips/ it goes to MLflow with the next `sync`.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -316,10 +314,9 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    from study.cli.display import print_evaluated, print_film
+    from study.cli.display import print_evaluated
     from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 
-    console = terminal()
     if random and (trial is not None or stochastic is not None):
         option = "--trial" if trial is not None else "--stochastic/--deterministic"
         raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
@@ -329,12 +326,11 @@ def evaluate(
         seed=seed,
         stochastic=stochastic,
         video=video,
-        on_numbers=(lambda _: None) if as_json else (lambda evaluated: print_evaluated(console, evaluated)),
     )
     if as_json:
         write_json(evaluated.to_json())
-    elif evaluated.film is not None:
-        print_film(console, evaluated.film)
+    else:
+        print_evaluated(terminal(), evaluated)
 
 
 # --- what a study chose -----------------------------------------------------------------------------------------------

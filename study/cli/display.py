@@ -20,14 +20,13 @@ from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.timing import PRESSURE_LIMIT
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, listed, number, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
     from study.designs.base import Design
     from study.driver.conductor import Conductor
     from study.driver.run import StudyResult
-    from study.evaluating.film import Film
     from study.evaluating.playing import Evaluated
 
 WIDEST = 100
@@ -302,13 +301,5 @@ def print_evaluated(console: Console, evaluated: "Evaluated") -> None:
     if policy.chosen_among > 1 and spec.evaluation.seed == own:
         chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
         say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
-
-
-def print_film(console: Console, film: "Film") -> None:
-    """Print where the film is and what it shows."""
-    end = "" if all(film.whole) else ", not all to their end"
-    say(console, f"Film: {film.file} ({count(len(film.whole), 'episode')}{end}; {film.seconds:.1f} s)")
-    if film.unlike:
-        numbers = listed(episode + 1 for episode in film.unlike)
-        what = f"What is seen of episode {numbers} is not what was counted: the environment does not follow its seed."
-        say(console, f"{what} Fix: draw from its np_random alone.")
+    if evaluated.film is not None:
+        say(console, f"Film: {evaluated.film}")

@@ -47,9 +47,9 @@ from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Spaces, probe_study, speeds_of
-from study.trial.messages import STARTED, packed_config
-from study.trial.settling import check_overrides, with_lasting_learner, with_lasting_process
+from study.trial.engine.envs.probing import probe_study, speeds_of
+from study.trial.messages import TRIAL, TrialConfig
+from study.trial.settling import with_lasting_learner, with_lasting_process
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -113,11 +113,10 @@ class _Session:
             spec = known.settle(spec)
         elif spec.holdup is not None:
             spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
-        self.spaces: Spaces | None = None
         self.adopted = adopted_by(spec)
         if self.adopted is None:  # else its environment was made when it was read
             display.note(f"Trying the environment {spec.environment.id} …")
-            self.spaces = probe_study(spec, options.space)
+            probe_study(spec, options.space)
             spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
@@ -141,9 +140,6 @@ class _Session:
             make_plan(self.spec, private_shape(self.spec))
         else:
             runtime_env(self.modules, self.variables)
-        if self.spec.rllib and self.spaces is not None:
-            for fallback in check_overrides(self.spec, self.spaces):
-                self.display.note(fallback)
         if self.is_new:
             self.folder.prepare()
         lock = held(self.folder.path, take_over=self.options.take_over)
@@ -300,8 +296,8 @@ class _Session:
         def to_config(started: TrialStarted) -> dict[str, Any]:
             learners = started.setting.get(LEARNERS)
             varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
-            spec = json.dumps(varied.to_json()) if varied else specs[started.variant]
-            return packed_config(started, spec, script=script)
+            space = json.dumps(varied.to_json()) if varied else specs[started.variant]
+            return {TRIAL: TrialConfig(space=space, started=started, script=script)}
 
         callback = StudyCallback(conductor, on_setup=self.signals.install, on_change=self.display.update)
         return tune.Tuner(
@@ -343,5 +339,5 @@ def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
 
 
 def _trial_name(trial: Any) -> str:
-    started: TrialStarted = trial.config[STARTED]
+    started: TrialStarted = trial.config[TRIAL].started
     return f"trial_{started.trial:05d}_{started.attempt}"

@@ -22,7 +22,7 @@ from study.errors import StudyError, TrialError, TrialLostError
 from study.ray_private import was_short_of_memory
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
-from study.trial.messages import RESULT, STARTED, TrialResult
+from study.trial.messages import RESULT, TRIAL, TrialResult
 
 logger = logging.getLogger(__name__)
 _LONGEST = 500
@@ -95,7 +95,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
     ) -> None:
         """Record a result; its bulky parts are taken out, so that Tune does not keep them."""
         reported: TrialResult = result.pop(RESULT)
-        number = trial.config[STARTED].trial
+        number = trial.config[TRIAL].started.trial
         with _ending_early(self._conductor):
             self._conductor.report(number, reported.records, progress=reported.progress)
             if reported.done:
@@ -111,7 +111,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
             with contextlib.suppress(Exception):  # its classes may not be importable here
                 error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
             fault = fault_of(error, said=said, address=(trial.last_result or {}).get("node_ip", ""))
-            self._conductor.fail(trial.config[STARTED].trial, fault, said)
+            self._conductor.fail(trial.config[TRIAL].started.trial, fault, said)
         self._on_change()
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

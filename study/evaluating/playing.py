@@ -1,17 +1,22 @@
-"""`python -m study evaluate`: chooses a policy, plays it, films it. Imports RLlib and torch last."""
+"""`python -m study evaluate`: a recorded policy plays again, or a random one, and is filmed. RLlib is imported last."""
 
-from collections.abc import Callable
-from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
-from math import inf
+import contextlib
+import importlib.util
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
 
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError, wrong_option
-from study.evaluating.film import DRAWS, EPISODES, Film, check_target, drawing, show
+from study.harmless import one_line
 from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
@@ -25,8 +30,6 @@ from study.text import count, spans
 from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:
-    import gymnasium
-
     from study.trial.experiment import Experiment
 
 
@@ -75,8 +78,9 @@ class ChosenPolicy:
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
         check_plain(self.checkpoint)
         for folder in (self.study.path, self.checkpoint):
-            way_out = "Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
-            check_own(folder, way_out=way_out)
+            check_own(
+                folder, way_out="Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
+            )
 
 
 def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
@@ -86,33 +90,32 @@ def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
         RecordError: There is no study that learns, or the trial has no policy.
         SpaceError: There is no such trial.
     """
-    study, where = StudyFolder(path), str(path)
+    study = StudyFolder(path)
+
+    def refused(rule: str, got: str, fix: str) -> RecordError:
+        return RecordError(where=str(path), rule=rule, got=got, fix=fix)
+
     if not study.exists():
         fix = "Name one, such as studies/quickstart, or add --random for a random policy in a space."
-        raise RecordError(where=where, rule="must be the folder of a study", got="another path", fix=fix)
+        raise refused("must be the folder of a study", "another path", fix)
     spec, ledger = study.identity().parse(), ledger_of(study.records)
     if not spec.learns:
-        rule, got = "must be a study that learns", "a throughput study"
-        raise RecordError(where=where, rule=rule, got=got, fix="Name another one.")
+        raise refused("must be a study that learns", "a throughput study", "Name another one.")
     row, among = best_policy(spec, ledger) if trial is None else (ledger.rows.get(trial), 0)
     if trial is None and row is None:
-        rule, fix = "must hold a finished trial with its policy", "Wait for one, or resume the study."
-        raise RecordError(where=where, rule=rule, got="none yet", fix=fix)
+        raise refused("must hold a finished trial with its policy", "none yet", "Wait for one, or resume the study.")
     if row is None or row.checkpoint is None:
         have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
         got = str(trial) if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
         rule = f"must be a trial of {study.path} with a policy ({have})"
-        raise wrong_option("--trial", rule=rule, got=got, fix="Name one.")
+        raise wrong_option("--trial", rule, got=got, fix="Name one.")
     runners = count(row.num_env_runners, "runner")
     title = f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})"
     return ChosenPolicy(title=title, spec=spec_of(spec, row.variant), study=study, row=row, chosen_among=among)
 
 
 def random_policy(path: Path) -> ChosenPolicy:
-    """Return a random policy in the environment of a space.
-
-    Args:
-        path: Space file, or the name of one in `search_spaces/`; or folder of a study, whose space is meant.
+    """Return a random policy in the environment of a space: of a file, by its name, or of a study, by its folder.
 
     Raises:
         RecordError: It is another folder, or the study cannot be read.
@@ -157,14 +160,14 @@ class Evaluated:
         spec: Its space, with the evaluation that was played.
         returns: Undiscounted return of each episode, in the order of the seeds; at least one, finite.
         num_cut: Episodes that did not end and were cut.
-        film: What was filmed, if anything.
+        film: What was filmed, if anything; from the first episode on.
     """
 
     policy: ChosenPolicy
     spec: StudySpec
     returns: tuple[float, ...]
     num_cut: int
-    film: Film | None = None
+    film: Path | None = None
 
     @property
     def mean(self) -> Estimate:
@@ -201,35 +204,27 @@ class Evaluated:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that is known, as JSON values; an end of an interval that nobody knows is null."""
-        policy, is_random = self.policy, self.policy.row is None
+        policy, row = self.policy, self.policy.row
+        mean = {name: None if each in (-math.inf, math.inf) else each for name, each in asdict(self.mean).items()}
         return {
             "study": None if policy.study is None else str(policy.study.path),
-            "trial": None if policy.row is None else policy.row.trial,
+            "trial": None if row is None else row.trial,
             "chosen_among": policy.chosen_among or None,
             "checkpoint": None if policy.checkpoint is None else str(policy.checkpoint),
-            "random": is_random,
+            "random": row is None,
             "environment": self.spec.environment.id,
             "deterministic": not self.stochastic,
             "seed": self.spec.evaluation.seed,
             "first_episode": policy.first_episode,
             "as_recorded": self.as_recorded,
             "n": len(self.returns),
-            "mean": _json_of(self.mean),
-            "median": median(self.returns),
-            "min": min(self.returns),
-            "max": max(self.returns),
-            "target": self.spec.environment.target,
+            "mean": mean,
             "num_solved": self.num_solved,
-            "solved": None if self.solved is None else _json_of(self.solved),
             "num_cut": self.num_cut,
             "returns": list(self.returns),
-            "suggested_floor": self.mean.rounded if is_random else None,
-            "film": None if self.film is None else str(self.film.file),
+            "suggested_floor": self.mean.rounded if row is None else None,
+            "film": None if self.film is None else str(self.film),
         }
-
-
-def _json_of(estimate: Estimate) -> dict[str, Any]:
-    return {name: None if value in (-inf, inf) else value for name, value in asdict(estimate).items()}
 
 
 def evaluate_policy(
@@ -239,7 +234,6 @@ def evaluate_policy(
     seed: int | None = None,
     stochastic: bool | None = None,
     video: Path | None = None,
-    on_numbers: Callable[[Evaluated], None] = lambda _: None,
 ) -> Evaluated:
     """Play a policy and return what it got.
 
@@ -249,7 +243,6 @@ def evaluate_policy(
         seed: Of the episodes.
         stochastic: Whether actions are drawn.
         video: File for a film; None: nothing is filmed.
-        on_numbers: Called with the numbers, before anything is filmed.
 
     Raises:
         StudyError: The policy is not to be trusted, or its environment does not work.
@@ -261,25 +254,14 @@ def evaluate_policy(
     asked = {"episodes": episodes, "seed": seed, "stochastic": stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
-    if video is not None:
-        check_target(video)
     from study.trial.evaluation import evaluate
     from study.trial.policy import read_state
 
-    experiment, spec = _experiment_of(policy, spec)
-    if video is not None and spec.environment.process == "own":
-        rule, fix = "a film needs a second environment in one process", "Leave the option out."
-        raise wrong_option("--video", rule=rule, got="environment.process: own", fix=fix)
-    state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-    env = None if video is None else _drawing(experiment, spec)
-    with nullcontext() if env is None else closing(env):
-        keep = 0 if video is None else EPISODES
-        result = evaluate(experiment, state, spec, keep_actions=keep, first_episode=policy.first_episode)
-        evaluated = Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut)
-        on_numbers(evaluated)
-        if env is None or video is None:
-            return evaluated
-        return replace(evaluated, film=show(env, result, film=video))
+    with contextlib.nullcontext() if video is None else filming(video) as film:
+        experiment, spec = _experiment_of(policy, spec)
+        state = None if policy.checkpoint is None else read_state(policy.checkpoint)
+        result = evaluate(experiment, state, spec, first_episode=policy.first_episode, film=film)
+    return Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut, film=video)
 
 
 def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
@@ -305,13 +287,90 @@ def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment",
     return experiment_of(spec, spaces=spaces), spec
 
 
-def _drawing(experiment: "Experiment", spec: StudySpec) -> "gymnasium.Env":
-    """Return the environment, which draws; one of a script is made with `render_mode` in its `env_config`."""
-    from study.trial.engine.envs.environments import make_env
-    from study.trial.evaluation import environment_of
+# --- a film -----------------------------------------------------------------------------------------------------------
 
-    judged = experiment.judged
-    return drawing(
-        lambda: make_env(judged, render_mode=DRAWS) if judged else environment_of(experiment.config, render_mode=DRAWS),
-        spec.environment.id,
-    )
+MOST_SECONDS = 20.0
+"""Length of a film at most: what comes after is not seen."""
+DEFAULT_FPS = 30.0
+"""Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
+
+
+@contextlib.contextmanager
+def filming(film: Path) -> Iterator[Callable[[gymnasium.Env], gymnasium.Env]]:
+    """Yield what puts a camera before an environment; its film is at its place when the block ends well.
+
+    Raises:
+        SpaceError: No film can have this name here, or the environment draws no picture.
+        RecordError: The film cannot be written.
+    """
+    if film.suffix.lower() != ".mp4" or film.is_dir():
+        rule, got, fix = "must be the name of an .mp4 file", f"'{film}'", "Write --video film.mp4."
+        raise wrong_option("--video", rule=rule, got=got, fix=fix)
+    if importlib.util.find_spec("imageio_ffmpeg") is None:
+        fix = "Run `pip install 'imageio-ffmpeg>=0.6'`."
+        raise wrong_option("--video", rule="needs imageio-ffmpeg", got="no such package", fix=fix)
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
+    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL looks for a display
+    draft = film.with_name(f".{film.stem}.{os.getpid()}.mp4")
+    try:
+        film.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            yield lambda env: _Camera(env, draft, stack)
+        draft.replace(film)
+    except OSError as error:
+        raise _unwritten(film, error) from error
+    finally:
+        with contextlib.suppress(OSError):  # there is none
+            draft.unlink()
+
+
+def _unwritten(film: Path, error: OSError) -> RecordError:
+    why, fix = one_line(str(error.strerror or error), 200), "Name another file with --video."
+    return RecordError(where=str(film), rule="the film must be written", got=why, fix=fix)
+
+
+class _Camera(gymnasium.Wrapper):
+    """Films an environment from its first reset on."""
+
+    def __init__(self, env: gymnasium.Env, file: Path, stack: contextlib.ExitStack) -> None:
+        super().__init__(env)
+        self._file, self._stack = file, stack
+        self._process: Any = None
+        self._fps = float(env.metadata.get("render_fps") or DEFAULT_FPS)
+        self._left = math.floor(MOST_SECONDS * self._fps)
+
+    def reset(self, **options: Any) -> Any:
+        """Reset, and film."""
+        outcome = self.env.reset(**options)
+        self._film()
+        return outcome
+
+    def step(self, action: Any) -> Any:
+        """Take a step, and film."""
+        outcome = self.env.step(action)
+        self._film()
+        return outcome
+
+    def _film(self) -> None:
+        if not self._left:
+            return
+        picture = np.asarray(self.env.render())
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+            rule, got = "needs pictures of the shape (height, width, 3) of uint8", f"the shape {picture.shape}"
+            raise wrong_option("--video", rule=rule, got=got, fix="Leave the option out, or correct `render`.")
+        if self._process is None:
+            import imageio_ffmpeg
+
+            # The index at the beginning, where a browser looks for it; H.264 takes no odd sizes.
+            more = ["-movflags", "+faststart", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
+            settings = {"fps": self._fps, "macro_block_size": 1, "ffmpeg_log_level": "error", "output_params": more}
+            size = (picture.shape[1], picture.shape[0])
+            self._process = imageio_ffmpeg.write_frames(str(self._file), size, **settings)
+            self._stack.enter_context(contextlib.closing(self._process))
+            self._process.send(None)
+        try:
+            self._process.send(np.ascontiguousarray(picture))
+        except OSError as error:  # an environment's own is another matter
+            raise _unwritten(self._file, error) from error
+        self._left -= 1

@@ -28,6 +28,8 @@ WIDTH = 110
 """Columns of what is written."""
 _KEPT = ("environment", "algorithm", "model", "runner", "learner", "budget", "evaluation")
 """Sections of a space that a setting needs beside its numbers."""
+_OF_A_SCRIPT = {"environment", "algorithm", "model"}
+"""Those of them that a person's own script has."""
 _SCORES = ("floor", "reference", "target")
 _ENVIRONMENT = ("id", "kwargs", *_SCORES, "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
@@ -103,13 +105,8 @@ def trial_as_script(trial: ExportedTrial) -> str:
             header.append(f"The study trained with {row.engine}; RLlib's own runner and learner differ in detail.")
         return plain_script(spec, trial.setting, header=header, seed=row.seed, iterations=row.iterations)
     own = {name: value for name, value in spec.script.defaults.items() if name not in spec.script.searched}
-    given = values_set(
-        trial.setting,
-        learners=spec.script.num_learners,
-        env_steps=spec.budget.env_steps,
-        own=own,
-        has_kl_term=own.get("kl_coeff") != 0,
-    )
+    learners, steps = spec.script.num_learners, spec.budget.env_steps
+    given = values_set(trial.setting, learners=learners, env_steps=steps, own=own, has_kl_term=own.get("kl_coeff") != 0)
     calls = [
         f"config.{method}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
         for method, arguments in given.items()
@@ -127,18 +124,13 @@ def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
     Raises:
         AnalysisError: The trial is one of a throughput study, which has neither evaluations nor a budget to learn.
     """
-    row = trial.row
-    if not trial.spec.learns:
+    spec, row = trial.spec, trial.row
+    if not spec.learns:
         rule, got = "a space of one trial must learn", "a throughput study"
         raise AnalysisError(where="--format yaml", rule=rule, got=got, fix="Use `export --format python`.")
-    budget = trial.spec.budget.model_copy(update={"iterations": row.iterations})
-    return space_file(
-        trial.spec.model_copy(update={"budget": budget}),
-        trial.setting,
-        header=trial.header,
-        description=f"Trial {row.trial} of the study {trial.name}",
-        seeds=seeds or [row.seed],
-    )
+    limited = spec.model_copy(update={"budget": spec.budget.model_copy(update={"iterations": row.iterations})})
+    description = f"Trial {row.trial} of the study {trial.name}"
+    return space_file(limited, trial.setting, header=trial.header, description=description, seeds=seeds or [row.seed])
 
 
 # --- a setting -------------------------------------------------------------------------------------------------------
@@ -150,11 +142,10 @@ def space_file(
     """Return a space file that trains a setting, the scale included, once for each seed; `header`: its comments."""
     content = spec.to_json()
     kept = {name: content[name] for name in _KEPT if content[name] is not None}
-    if spec.config is not None:  # the script has the environment, the algorithm and the network
-        known = kept["environment"].items()
-        scores = {name: value for name, value in known if name in _SCORES and value is not None}
+    if spec.config is not None:
+        scores = {name: kept["environment"][name] for name in _SCORES if kept["environment"].get(name) is not None}
         own = {name: content[name] for name in ("config", "config_args") if content[name]}
-        rest = {name: value for name, value in kept.items() if name not in ("environment", "algorithm", "model")}
+        rest = {name: value for name, value in kept.items() if name not in _OF_A_SCRIPT}
         kept = {**own, **({"environment": scores} if scores else {}), **rest}
     space: dict[str, Any] = {
         "description": description,
@@ -162,7 +153,6 @@ def space_file(
         "parameters": dict(setting),
         "search": {"sampler": "grid", "seeds": list(seeds)},
         "resources": content["resources"],
-        **({"rllib": content["rllib"]} if content["rllib"] else {}),
     }
     return written(space, header=comment(header))
 
@@ -204,20 +194,15 @@ def plain_script(
     module, colon, name = spec.environment.id.partition(":")
     calls = _calls(spec, setting)
     script = environment.get_template("script.py.j2").render(
-        algorithm=spec.algorithm,
+        spec=spec,
         seed=seed,
         judged=("stochastic" if spec.evaluation.stochastic else "greedy") if spec.learns else "",
         # `module:name` is a class of the person's own, or an id that the module registers.
         module=module if colon else "",
         name=name if colon else spec.environment.id,
-        kwargs=spec.environment.kwargs,
-        max_episode_steps=spec.environment.max_episode_steps,
-        step_wait_ms=spec.environment.step_wait_ms,
         calls=calls,
         extensions=extensions_of(dict(calls)["learners"]),
-        env_steps=spec.budget.env_steps,
         iterations=iterations,
-        time_s=spec.budget.time_s,
     )
     return f"{comment(header)}\n\n{script}"
 
@@ -232,10 +217,6 @@ def _check_rllib_can(spec: StudySpec) -> None:
     if lacking:
         rule = f"a script of RLlib alone must do what was trained, and RLlib lacks {', '.join(lacking)}"
         raise AnalysisError(where="export", rule=rule, fix="Use `export --format yaml`, and run it here.")
-    words = [word for section, arguments in spec.rllib.items() for word in (section, *arguments)]
-    if foreign := [word for word in words if not word.isidentifier()]:
-        rule, fix = "names under `rllib:` become names in the script", "Do not run it: this study was made by hand."
-        raise AnalysisError(where="export", rule=rule, got=f"{foreign[0]!r}", fix=fix)
 
 
 def values_set(
@@ -275,7 +256,7 @@ def extensions_of(learners: Mapping[str, Any]) -> str:
 
 
 def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return what is called on RLlib's configuration: methods with their arguments."""
+    """Return what is called on RLlib's configuration: methods with their arguments; a reader reserves CPUs."""
     resources, traits, model = spec.resources, spec.traits, spec.model
     calls = values_set(
         {name: value for name, value in setting.items() if name in traits.parameters},
@@ -283,34 +264,20 @@ def _calls(spec: StudySpec, setting: Mapping[str, Value]) -> list[tuple[str, Map
         env_steps=spec.budget.env_steps,
         has_kl_term=spec.algorithm != "APPO",
     )
-    calls["env_runners"] |= {
-        "num_cpus_per_env_runner": resources.num_cpus_per_env_runner,
-        "sample_timeout_s": resources.sample_timeout_s,
-    }
+    calls["env_runners"]["sample_timeout_s"] = resources.sample_timeout_s
     calls["training"]["grad_clip_by"] = "global_norm"
     head = "" if model.conv_filters is None else "head_"
-    network: dict[str, Any] = {} if model.conv_filters is None else {"conv_filters": model.conv_filters}
+    network: dict[str, Any] = {"conv_filters": model.conv_filters} if head else {}
     network |= {f"{head}fcnet_hiddens": list(model.fcnet_hiddens), f"{head}fcnet_activation": model.fcnet_activation}
     network |= {"vf_share_layers": model.vf_share_layers, **({"free_log_std": True} if model.free_log_std else {})}
     learning: dict[str, Any] = {**calls.pop("learners"), "num_learners": resources.num_learners}
-    if resources.num_learners:
-        learning["num_cpus_per_learner"] = resources.num_cpus_per_learner
-    if resources.num_gpus_per_learner:
-        learning["num_gpus_per_learner"] = resources.num_gpus_per_learner
+    learning |= {"num_gpus_per_learner": resources.num_gpus_per_learner} if resources.num_gpus_per_learner else {}
     return [
         ("environment", {"env": "study_env"}),
         *calls.items(),
         ("rl_module", network),
         ("learners", learning),
-        (
-            "resources",
-            {
-                "num_cpus_for_main_process": resources.num_cpus_for_main_process,
-                "placement_strategy": resources.placement.upper(),
-            },
-        ),
         # RLlib's asynchronous algorithms would make iterations of ten seconds.
         *([("reporting", {"min_time_s_per_iteration": None})] if traits.asynchronous else []),
         ("debugging", {}),
-        *spec.rllib.items(),
     ]

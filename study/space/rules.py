@@ -65,7 +65,7 @@ LEFT_OUT: tuple[Row, ...] = (
      "a grid counts its trials itself, and has no baselines", ""),
     ("config_args", lambda s: s.config is None, "needs `config`", ""),
     ("config", lambda s: s.script is None, "the script must be read first", "Start the study by the command."),
-    (f"model rllib evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's", ""),
+    (f"model evaluation.kwargs {_MADE_BY_SCRIPT}", lambda s: s.script, "is the script's", ""),
     ("throughput", lambda s: s.kind != "throughput", "needs kind: throughput", "Add that, or remove it."),
     ("holdup evaluation budget.env_steps budget.iterations budget.time_s search.sampler search.num_trials search.seeds "
      "search.objective search.baselines", lambda s: s.kind == "throughput",

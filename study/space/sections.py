@@ -217,7 +217,7 @@ class ResourcesSpec(Section):
     memory_per_env_runner_mb: Whole = Field(300, ge=1)
     """Memory that the plan reckons for each environment runner."""
     sample_timeout_s: float = Field(600.0, gt=0)
-    """A round of sampling, or an evaluation, that takes longer fails the trial instead of hanging the study."""
+    """A round of sampling, an update or an evaluation that takes longer fails the trial."""
     startup_timeout_s: float = Field(1800.0, gt=0)
     """A trial whose runners are not up after so long fails."""
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticKnownError
 
-from study.space.domains import Arguments, Choices, Domain, ParametersSpec, Range, Section
+from study.space.domains import Choices, Domain, ParametersSpec, Range, Section
 from study.space.parameters import ALGORITHMS, FRAGMENT, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
 from study.space.published import published_setting
 from study.space.sections import (
@@ -189,8 +189,6 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
     """How a policy is judged."""
     resources: ResourcesSpec = ResourcesSpec()  # type: ignore[call-arg]
     """What a trial reserves."""
-    rllib: dict[str, Arguments] = Field({})
-    """`AlgorithmConfig` method -> arguments, for what this schema does not name."""
 
     @model_validator(mode="before")
     @classmethod

@@ -7,7 +7,6 @@ the same choice for anybody's PPO, in plain RLlib. Imports RLlib.
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPO
@@ -29,7 +28,7 @@ from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, 
 from study.trial.experiment import Experiment, with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
-from study.trial.parts import ADDED, learner_obstacle, runner_obstacle, same
+from study.trial.parts import learner_obstacle, runner_obstacle
 
 _LOGGER = logging.getLogger("study.fast")
 
@@ -37,10 +36,12 @@ _LOGGER = logging.getLogger("study.fast")
 def apply(
     experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
-    """Return the complete, validated configuration of one trial, with the attributes `ADDED` beside RLlib's options.
+    """Return the complete, validated configuration of one trial, with attributes of ours beside RLlib's options.
 
-    `fallbacks` has one line for each of our parts that could not serve, and was replaced by RLlib's; `differences`
-    RLlib's option -> the value that the experiment has and the trial's, as text, of each that differs.
+    `script`: the script's file, or empty; `fallbacks`: one line for each of our parts that could not serve, and was
+    replaced by RLlib's; `lane_layout`: the lanes, and the processes that step them; `hosted_runner_cls`: RLlib's
+    runners that a `HostedEnvRunner` holds; `standardization`: `steps`, `rllib` or `none`, what advantages are
+    standardised over; `optimizer`: of A2C.
 
     Args:
         experiment: What is trained; not changed.
@@ -54,52 +55,36 @@ def apply(
         TrialError: The space asks for the fused learner, and this process cannot have it.
     """
     try:
-        return _applied(experiment, spec, setting, seed, execution)
+        return _applied(experiment.config.copy(copy_frozen=False), spec, setting, seed, execution)
     except StudyError:
         raise
     except Exception as error:
-        where, rule = "rllib" if spec.rllib else "parameters", "RLlib must accept the values"
-        rule += f" with the configuration of {experiment.file}" if experiment.file else ""
+        rule = "RLlib must accept the values"
+        rule += f" with the configuration of {spec.script.source.file}" if spec.script else ""
         got, fix = described(error), "Change the value that it names."
-        raise SpaceError.of("space", where=where, rule=rule, got=got, fix=fix) from error
+        raise SpaceError.of("space", where="parameters", rule=rule, got=got, fix=fix) from error
 
 
 def _applied(
-    experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
+    config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
-    config = experiment.config.copy(copy_frozen=False)
-    layout = LaneLayout(
-        num_env_runners=int(setting[SCALE]),
-        num_envs_per_env_runner=int(setting["num_envs_per_env_runner"]),
-        emulated=execution == "emulated",
-    )
-    before = dict(vars(config))  # of the copy: not everything that a script makes equals its copy
-    config.env_id, config.script, config.fallbacks = spec.environment.id, experiment.file, []
+    facts, is_emulated = spec.script, execution == "emulated"
+    runners, lanes = int(setting[SCALE]), int(setting["num_envs_per_env_runner"])
+    layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated)
+    config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
     _set_processes(config, spec, layout, seed=seed)
-    _set_runner(config, experiment, spec, hosted=execution == "emulated")
-    _set_parameters(config, experiment, spec, setting)
-    obstacle = set_learner(config, experiment.learner_obstacle, asked=spec.learner)
+    _set_runner(config, spec, obstacle=facts.runner_obstacle if facts else "", hosted=is_emulated)
+    _set_parameters(config, spec, setting)
+    obstacle = set_learner(config, facts.learner_obstacle if facts else "", asked=spec.learner)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
-        raise _refused("algorithm", f"`A2C` needs the fused learner, and {obstacle}")
+        rule, fix = f"`A2C` needs the fused learner, and {obstacle}", "Take another algorithm."
+        raise SpaceError.of("space", where="algorithm", rule=rule, fix=fix)
     ours = obstacle is None or spec.algorithm != "PPO"
     config.standardization = spec.standardization_in_use if ours else "rllib"
     extensions.install(config)
     config.algo_class = measured_class(config.algo_class, type(config))
-    config.differences = {
-        name: [_shown(before[name]), _shown(value)]
-        for name, value in sorted(vars(config).items())
-        if name in before and name not in ADDED and name != "_is_frozen" and not same(before[name], value)
-    }
     config.validate()
     return config
-
-
-def _refused(where: str, rule: str) -> SpaceError:
-    return SpaceError.of("space", where=where, rule=rule, fix="Leave it out, or remove what it names.")
-
-
-def _shown(value: Any) -> str:
-    return value.__name__ if isinstance(value, type) else str(value)[:200]
 
 
 def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout, *, seed: int) -> None:
@@ -146,14 +131,13 @@ def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout,
         )
 
 
-def _set_parameters(
-    config: AlgorithmConfig, experiment: Experiment, spec: StudySpec, setting: Mapping[str, Value]
-) -> None:
+def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value]) -> None:
     """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
 
     def has(name: str) -> bool:
         return hasattr(config, attribute(name)) or PARAMETERS[name].set is not None
 
+    given = {} if spec.script is None else spec.script.defaults
     sizes = {"minibatch_size"} & {*spec.traits.parameters}
     if config.total_train_batch_size != setting["train_batch_size"]:
         sizes |= {"train_batch_size"}
@@ -161,7 +145,7 @@ def _set_parameters(
     changed = {
         name: value
         for name, value in setting.items()
-        if name in sizes or (name not in elsewhere and experiment.given.get(name) != value and has(name))
+        if name in sizes or (name not in elsewhere and given.get(name) != value and has(name))
     }
     if "kl_coeff" in changed and (changed["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
         config.training(use_kl_loss=changed["kl_coeff"] > 0)
@@ -176,20 +160,17 @@ def _set_parameters(
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-def _set_runner(config: AlgorithmConfig, experiment: Experiment, spec: StudySpec, *, hosted: bool) -> None:
+def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, hosted: bool) -> None:
     """Set the class that samples; note why it is not the batched one where the space asks for that.
 
     `hosted`: many of RLlib's runners share a process, as where runners are emulated.
     """
     config.hosted_runner_cls = None
-    obstacle = experiment.runner_obstacle
     if spec.runner == "batched" and not obstacle:
         config.env_runner_cls = BatchedEnvRunner
         # Its connectors have no states: merging and broadcasting would be two more calls an iteration.
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
         return
-    if spec.environment.backend != "gymnasium":
-        raise _refused("environment.backend", f"envpool needs the batched runner, and {obstacle}")
     if spec.runner == "batched":
         config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
     own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner

@@ -16,11 +16,10 @@ import copy
 import functools
 import itertools
 import math
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -38,10 +37,10 @@ from study.errors import StudyError, TrialError
 from study.ray_private import forward_of, freeze_filters
 from study.space.spec import StudySpec
 from study.trial.engine import extensions
-from study.trial.engine.envs.environments import EnvFactory
+from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
-from study.trial.engine.sampling.runner import seed_globally
+from study.trial.engine.sampling.runner import generators_now, seed_globally, set_generators
 from study.trial.experiment import Experiment, make_environment
 from study.trial.failures import TRACEBACKS, described, original, within
 from study.trial.policy import State, module_of
@@ -53,6 +52,9 @@ MAX_SIDE_BY_SIDE = 8
 for one. The same number in a trial and when its policy plays again, so that connectors see the same."""
 ALL = "__all__"
 """RLlib's key for an episode as a whole, among those of its agents."""
+DRAWS = "rgb_array"
+"""The render mode of an environment that gives pictures."""
+Film = Callable[[gymnasium.Env], gymnasium.Env]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +65,15 @@ class EvaluationResult:
         returns: Undiscounted return of each episode, shape (episodes,), in the order of the seeds.
         num_cut: Episodes that did not end and were cut at `evaluation.max_episode_steps`.
         eval_time_s: Wall time.
-        seeds: Environment seed of each episode, shape (episodes,).
-        actions: Of the first episodes, as many as were to be kept: what the environment was given at each step.
     """
 
     returns: tuple[float, ...]
     num_cut: int
     eval_time_s: float
-    seeds: tuple[int, ...] = ()
-    actions: tuple[tuple[Any, ...], ...] = ()
 
 
 def evaluate(
-    experiment: Experiment, state: State | None, spec: StudySpec, *, keep_actions: int = 0, first_episode: int = 0
+    experiment: Experiment, state: State | None, spec: StudySpec, *, first_episode: int = 0, film: Film | None = None
 ) -> EvaluationResult:
     """Play `spec.evaluation.episodes` episodes on the fixed evaluation seeds.
 
@@ -86,8 +84,8 @@ def evaluate(
         state: Of `study.trial.policy`; None plays actions of the action space's own sampling (`Space.sample`), each of
             which depends on seed, episode and step alone.
         spec: The space.
-        keep_actions: Episodes, from the first, whose actions are returned.
         first_episode: Number of the first episode, which chooses the seeds.
+        film: Given the environment of the first episode, which draws pictures; what it returns is played.
 
     Raises:
         RecordError: The numbers of `state` are of another network.
@@ -95,7 +93,7 @@ def evaluate(
             callback raised, or it took longer than `resources.sample_timeout_s`.
     """
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
-    started, episodes = time.perf_counter(), _Episodes(spec, keep_actions=keep_actions, first=first_episode)
+    started, episodes = time.perf_counter(), _Episodes(spec, first=first_episode)
     timeout_s = spec.resources.sample_timeout_s
     late = TrialError(
         where="evaluation",
@@ -103,10 +101,10 @@ def evaluate(
         fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
         "an environment that hangs.",
     )
-    play = _play if state is None or _is_plain(experiment) else _play_by_runner
+    play: Callable[..., None] = _play if state is None or _is_plain(experiment) else _play_by_runner
+    generators = generators_now()
     try:
-        with _undisturbed_randomness():
-            within(timeout_s, lambda: play(experiment, state, spec, episodes), otherwise=late)
+        within(timeout_s, lambda: play(experiment, state, spec, episodes, film), otherwise=late)
     except StudyError:
         raise
     except Exception as error:
@@ -114,14 +112,14 @@ def evaluate(
             rule, got = "the policy must play, with its connectors and callbacks", described(original(error))
             fix = f"Its traceback is in {TRACEBACKS}."
             raise TrialError(where="evaluation", rule=rule, got=got, fix=fix) from error
+    finally:
+        set_generators(generators)  # a user's environment may draw from them
     if episodes.fault is not None:  # not from RLlib's error, which was raised from it and hides it: no closed chain
         raise episodes.fault
     return EvaluationResult(
         returns=tuple(each.total for each in episodes.all),
         num_cut=sum(each.cut for each in episodes.all),
         eval_time_s=time.perf_counter() - started,
-        seeds=tuple(each.seed for each in episodes.all),
-        actions=tuple(tuple(each.actions) for each in episodes.all[:keep_actions]),
     )
 
 
@@ -132,27 +130,16 @@ def _is_plain(experiment: Experiment) -> bool:
     return not experiment.runner_obstacle and environment_alone and not experiment.config.is_multi_agent
 
 
-def _makers(experiment: Experiment) -> Iterator[Callable[[], gymnasium.Env]]:
+def _makers(experiment: Experiment, *, draws: bool = False) -> Iterator[Callable[[], gymnasium.Env]]:
     """Yield what makes each environment; one of a script has a number that no runner of the training has."""
     playing, index = _of_evaluation(experiment.config), int(experiment.config.num_env_runners or 0) + 1
+    if draws:
+        playing.env_config = {**playing.env_config, "render_mode": DRAWS}
     for number in itertools.count():
         if experiment.judged is not None:
-            yield EnvFactory(experiment.judged)
+            yield functools.partial(make_env, experiment.judged, render_mode=DRAWS if draws else None)
         else:
             yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
-
-
-@contextlib.contextmanager
-def _undisturbed_randomness() -> Iterator[None]:
-    """Leave the global generators as they were: a user's environment may draw from them."""
-    torch_state, python_state = torch.get_rng_state(), random.getstate()
-    numpy_state = np.random.get_state()  # noqa: NPY002 (the global generator is exactly what is meant)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(torch_state)
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 # --- episodes and lanes ----------------------------------------------------------------------------------------------
@@ -164,30 +151,21 @@ class _Episode:
 
     number: int
     seed: int
-    keeps_actions: bool
     total: float = 0.0
     steps: int = 0
     cut: bool = False
     over: bool = False
-    actions: list[Any] = field(default_factory=list)
 
 
 class _Episodes:
-    """The episodes of an evaluation, which its lanes take one after another.
+    """The episodes of an evaluation, in the order of the seeds, which its lanes take one after another."""
 
-    Attributes:
-        all: In the order of the seeds.
-        fault: What went wrong in an environment.
-    """
-
-    def __init__(self, spec: StudySpec, *, keep_actions: int, first: int) -> None:
+    def __init__(self, spec: StudySpec, *, first: int) -> None:
         seeds = evaluation_seeds(spec.evaluation.seed, spec.evaluation.episodes, first_episode=first)
-        self.all = [
-            _Episode(number=first + index, seed=seed, keeps_actions=index < keep_actions)
-            for index, seed in enumerate(seeds)
-        ]
+        self.all = [_Episode(number=number, seed=seed) for number, seed in enumerate(seeds, start=first)]
         self.waiting, self.limit = iter(self.all), spec.evaluation.max_episode_steps
         self.fault: TrialError | None = None
+        """What went wrong in an environment."""
 
 
 class _Lane(gymnasium.Wrapper):
@@ -218,8 +196,6 @@ class _Lane(gymnasium.Wrapper):
             nothing = dict.fromkeys(self._first, 0.0) if several else 0.0
             return self._first, nothing, *([{ALL: False}] * 2 if several else [False] * 2), {}
         episode.steps += 1
-        if episode.keeps_actions:
-            episode.actions.append(copy.deepcopy(action))
         observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         self._see(observation)
         # NumPy's sum takes as long as many an environment's step.
@@ -245,6 +221,8 @@ class _Lane(gymnasium.Wrapper):
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
             return function()
+        except StudyError:
+            raise
         except Exception as error:
             raise self._failed(f"`{what}` must not fail", described(error)) from error
 
@@ -261,17 +239,24 @@ class _Lane(gymnasium.Wrapper):
         return self.episode.number, self.episode.steps
 
 
+def _lanes(
+    envs: Sequence[gymnasium.Env], episodes: _Episodes, film: Film | None, *, finite: bool = False
+) -> list[_Lane]:
+    first, *others = envs
+    return [_Lane(env, episodes, finite=finite) for env in (film(first) if film else first, *others)]
+
+
 # --- played here -----------------------------------------------------------------------------------------------------
 
 
-def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes) -> None:
+def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
-    makers = _makers(experiment)
+    makers = _makers(experiment, draws=film is not None)
     most = 1 if state is None else _side_by_side(experiment, spec)
     with contextlib.ExitStack() as made:
         envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
         finite = experiment.judged is not None or state is not None
-        lanes = [_Lane(env, episodes, finite=finite) for env in envs]
+        lanes = _lanes(envs, episodes, film, finite=finite)
         choose = _random_actions(spec.evaluation.seed) if state is None else _policy(experiment, state, spec, lanes[0])
         for lane in lanes:
             lane.reset()
@@ -284,8 +269,10 @@ def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes
 
 def _side_by_side(experiment: Experiment, spec: StudySpec) -> int:
     """Return how many environments are in this process."""
-    if spec.environment.process == "own" or experiment.judged is not None:
-        return 1 if spec.environment.process == "own" else MAX_LANES
+    if spec.environment.process == "own":
+        return 1
+    if experiment.judged is not None:
+        return MAX_LANES
     shares = spec.script is None or spec.script.sharing == "harmless"
     return MAX_SIDE_BY_SIDE if shares else int(experiment.config.num_envs_per_env_runner)
 
@@ -345,42 +332,41 @@ def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
         spaces[agent].seed((random_action_seed(seed, *place) + number) % 2**64)
         return spaces[agent].sample()
 
-    def choose(lanes: Sequence[_Lane]) -> list[Any]:
-        return [
-            {
-                agent: drawn(agent, environment.get_action_space(agent), lane.place, number)
-                for number, agent in enumerate(lane.seen)
-            }
-            if isinstance(environment := lane.unwrapped, MultiAgentEnv)
-            else drawn(None, lane.action_space, lane.place)
-            for lane in lanes
-        ]
+    def of_lane(lane: _Lane) -> Any:
+        environment = lane.unwrapped
+        if not isinstance(environment, MultiAgentEnv):
+            return drawn(None, lane.action_space, lane.place)
+        agents = enumerate(lane.seen)
+        return {agent: drawn(agent, environment.get_action_space(agent), lane.place, n) for n, agent in agents}
 
-    return choose
+    return lambda lanes: [of_lane(lane) for lane in lanes]
 
 
 # --- played by RLlib's runner ----------------------------------------------------------------------------------------
 
 
-def _play_by_runner(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes) -> None:
+def _play_by_runner(
+    experiment: Experiment, state: State, spec: StudySpec, episodes: _Episodes, film: Film | None
+) -> None:
     config, explore = experiment.config, spec.evaluation.stochastic
-    assert state is not None
     if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
         config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
     num_envs = min(_side_by_side(experiment, spec), len(episodes.all))
-    with runner_of(config, num_envs=num_envs, explore=explore) as runner:
+    with runner_of(config, num_envs=num_envs, explore=explore, draws=film is not None) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped
-        vector.envs = type(vector.envs)(_Lane(env, episodes) for env in vector.envs)
+        vector.envs = type(vector.envs)(_lanes(vector.envs, episodes, film))
         runner.set_state(state)
         while not all(each.over for each in episodes.all):
             runner.sample(num_episodes=len(episodes.all), explore=explore)
 
 
 @contextlib.contextmanager
-def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False) -> Iterator[EnvRunner]:
+def runner_of(
+    config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False, draws: bool = False
+) -> Iterator[EnvRunner]:
     """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process."""
-    playing, makers = _of_evaluation(config), _makers(Experiment(config=config))
+    playing, makers = _of_evaluation(config), _makers(Experiment(config=config), draws=draws)
     changes: dict[str, Any] = {
         "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
         "num_env_runners": 0,
@@ -404,14 +390,6 @@ def runner_of(config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = Fal
         yield runner
     finally:
         runner.stop()
-
-
-def environment_of(config: AlgorithmConfig, **env_config: Any) -> gymnasium.Env:
-    """Return an environment of a configuration as its evaluations have it, with more in its `env_config`."""
-    playing = _of_evaluation(config)
-    playing.env_config = {**playing.env_config, **env_config}
-    env: gymnasium.Env = make_environment(playing)
-    return env
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

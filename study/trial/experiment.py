@@ -12,7 +12,7 @@ import json
 import math
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -28,15 +28,12 @@ from ray.tune.registry import register_env
 
 from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
-from study.space.domains import suggestion
-from study.space.parameters import Value
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
 from study.trial.failures import described
-from study.trial.parts import FIXED, learner_obstacle, runner_obstacle
-from study.trial.places import here
+from study.trial.measure import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +42,13 @@ class Experiment:
 
     Attributes:
         config: Without what a trial sets; never changed.
-        given: Parameter -> value that the configuration has already: a trial sets those that differ.
-        file: Of the script that made it; empty for a space.
-        runner_obstacle: Why the batched runner cannot do the same as RLlib's; empty where it can.
-        learner_obstacle: The same of the fused learner.
         judged: The environment in which policies are judged, where this project makes it; None: as `config` says.
+        runner_obstacle: Why the batched runner cannot do the same as RLlib's; empty where it can.
     """
 
     config: AlgorithmConfig
-    given: Mapping[str, Value] = field(default_factory=dict)
-    file: str = ""
-    runner_obstacle: str = ""
-    learner_obstacle: str = ""
     judged: EnvironmentSpec | None = None
+    runner_obstacle: str = ""
 
 
 def experiment_of(
@@ -72,32 +63,23 @@ def experiment_of(
         waits: Whether the environment's steps take as long as the space says (`step_wait_ms`).
 
     Raises:
-        SpaceError: `rllib:` of the space names something that does not exist, or touches what is the study's own.
         TrialError: The environment does not work here, or the script's configuration cannot be read here.
     """
-    if spec.script is None:
-        if spaces is None:  # the driver has tried it on its own machine
-            try:
-                spaces = probe(spec.environment, "space")
-            except SpaceError as error:
-                reason, fix = why_not_here(error, spec.environment.id)
-                raise _not_here("the environment must work", reason.rstrip("."), fix) from error
-        return _of_space(spec, spaces, waits=waits)
-    assert script is not None
-    facts = spec.script
-    try:
-        config = unpickled(script)
-    except Exception as error:
-        fix = "Install what it imports on every node, or put it beside the script."
-        what = f"the configuration of {facts.source.file} must be readable"
-        raise _not_here(what, described(error), fix) from error
-    return Experiment(
-        config=config,
-        given=facts.defaults,
-        file=facts.source.file,
-        runner_obstacle=facts.runner_obstacle,
-        learner_obstacle=facts.learner_obstacle,
-    )
+    if (facts := spec.script) is not None:
+        assert script is not None
+        try:
+            return Experiment(config=unpickled(script), runner_obstacle=facts.runner_obstacle)
+        except Exception as error:
+            fix = "Install what it imports on every node, or put it beside the script."
+            what = f"the configuration of {facts.source.file} must be readable"
+            raise _not_here(what, described(error), fix) from error
+    if spaces is None:  # the driver has tried it on its own machine
+        try:
+            spaces = probe(spec.environment, "space")
+        except SpaceError as error:
+            reason, fix = why_not_here(error, spec.environment.id)
+            raise _not_here("the environment must work", reason.rstrip("."), fix) from error
+    return _of_space(spec, spaces, waits=waits)
 
 
 # --- a script ------------------------------------------------------------------------------------------------------
@@ -109,7 +91,7 @@ def pickled(
     environments: Mapping[str, Any] | None = None,
     by_value: types.ModuleType | None = None,
 ) -> bytes:
-    """Return a configuration as bytes.
+    """Return a configuration as bytes; what cloudpickle raises passes through.
 
     Args:
         config: As the script made it; it need not be validated.
@@ -117,9 +99,6 @@ def pickled(
             registry is that of one cluster.
         by_value: The script's own module, whose classes and functions travel along: it need not be importable where a
             trial runs.
-
-    Raises:
-        Exception: What cannot be pickled, as cloudpickle says it.
     """
     if by_value is not None:
         cloudpickle.register_pickle_by_value(by_value)
@@ -141,7 +120,7 @@ def unpickled(content: bytes) -> AlgorithmConfig:
 
 
 def _not_here(what: str, got: str, fix: str) -> TrialError:
-    place = here("main", num_cpus=0)
+    place = Place(process="main", num_cpus=0)
     got = f"main process on {place.node} ({place.host}): {got}"
     return TrialError(where="start-up", rule=f"{what} on every node", got=got, fix=fix)
 
@@ -214,13 +193,7 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
     config.training(grad_clip_by="global_norm")
     config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
     config.rl_module(model_config=_network(spec.model, spaces))
-    _override(config, spec.rllib)
-    return Experiment(
-        config=config,
-        runner_obstacle=runner_obstacle(config) or "",
-        learner_obstacle=learner_obstacle(config) or "",
-        judged=judged,
-    )
+    return Experiment(config=config, judged=judged)
 
 
 def _algorithm(name: str) -> AlgorithmConfig:
@@ -262,32 +235,3 @@ def _registered(factory: EnvFactory) -> str:
     name = f"study-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     register_env(name, factory)
     return name
-
-
-# --- what `rllib:` of a space adds -----------------------------------------------------------------------------------
-
-_METHODS = {
-    *("callbacks", "debugging", "env_runners", "environment", "experimental", "fault_tolerance", "framework"),
-    *("learners", "python_environment", "reporting", "resources", "rl_module", "training"),
-}
-"""Methods of `AlgorithmConfig` that `rllib:` may name."""
-
-
-def _override(config: AlgorithmConfig, rllib: Mapping[str, Mapping[str, Any]]) -> None:
-    """Apply what a space says under `rllib:`."""
-    for method, arguments in rllib.items():
-        rule, got = f"must be a method of {type(config).__name__}", method
-        fix = suggestion(method, sorted(_METHODS))
-        if method in _METHODS:
-            rule, got, fix = f"RLlib must accept {dict(arguments)}", "", "Change the value, or correct the name."
-            try:
-                getattr(config, method)(**arguments)
-                continue
-            except Exception as error:  # noqa: BLE001 (RLlib's own checks)
-                got = described(error)
-        raise SpaceError.of("space", where=f"rllib.{method}", rule=rule, got=got, fix=fix)
-    given = {name: value for arguments in rllib.values() for name, value in arguments.items()}
-    if found := {name: value for name, value in given.items() if name in FIXED}:
-        got = ", ".join(f"{name}={value}" for name, value in found.items())
-        rule = "must leave what the study itself sets"
-        raise SpaceError.of("space", where="rllib", rule=rule, got=got, fix="Remove it.")

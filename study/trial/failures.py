@@ -18,21 +18,10 @@ from study.ray_private import died_alone
 
 Result = TypeVar("Result")
 
-LOST = (
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "LocalRayletDiedError",
-    "NodeDiedError",
-    "ObjectLostError",
-    "OwnerDiedError",
-    "RayActorError",
-    "WorkerCrashedError",
-)
-"""Names of Ray's exceptions for a process or node that is gone; what Ray calls an actor is a process."""
-
+LOST = ("LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RayActorError", "WorkerCrashedError")
+"""Names of Ray's exceptions for a process or node that is gone, of which others are derived; a process is an actor."""
 _OF_NODES = {"ActorUnavailableError", "NodeDiedError"}
 """Those of them that say that a node has died, or cannot be reached."""
-
 TRACEBACKS = "the study's folder, tracebacks/"
 """Where the driver keeps what Ray says of a failed trial."""
 _LONGEST = 300
@@ -100,14 +89,12 @@ def place_of(error: BaseException) -> str:
     """
     frames = [(frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)]
     frames += _REMOTE_FRAME.findall("\n".join([str(error), *getattr(error, "__notes__", ())]))
-    own = (f"{Path(file).name}, line {line}, in {name}" for file, line, name in reversed(frames) if _is_own(file))
-    return next(own, "")
-
-
-def _is_own(file: str) -> bool:
-    path = Path(file).resolve()
-    elsewhere = file.startswith("<") or _OF_PACKAGES & {*path.parts} or str(path).startswith((*_OF_PYTHON, _OURS))
-    return not elsewhere
+    for file, line, name in reversed(frames):
+        path = Path(file).resolve()
+        known = _OF_PACKAGES & {*path.parts} or str(path).startswith((*_OF_PYTHON, _OURS))
+        if not file.startswith("<") and not known:
+            return f"{Path(file).name}, line {line}, in {name}"
+    return ""
 
 
 def described(error: BaseException) -> str:

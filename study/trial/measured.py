@@ -1,8 +1,8 @@
-"""RLlib's algorithms, measured: raw times and counts, errors for lost processes, a stop that cannot hang.
+"""RLlib's algorithms, measured: raw times and counts, errors for lost processes, waits that end. Imports RLlib.
 
-RLlib smooths its timers, and continues with fewer samples when a runner dies or is late. Three mixins go before an
-algorithm's class, by what is known of its training step: `Phases` (PPO's), `Overlapping` (APPO's and IMPALA's), and
-`Whole` for a step that nobody here knows. `measured_class` chooses. Imports RLlib.
+RLlib smooths its timers, continues with fewer samples when a runner dies or is late, and waits for a learner without
+limit. Three mixins go before an algorithm's class, by what is known of its training step: `Phases` (PPO's),
+`Overlapping` (APPO's and IMPALA's), and `Whole` for a step that nobody here knows. `measured_class` chooses.
 """
 
 import contextlib
@@ -11,9 +11,8 @@ import math
 import shutil
 import tempfile
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any, NoReturn, TypeVar
@@ -26,16 +25,7 @@ from ray.rllib.algorithms.impala import IMPALA
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import ALL_MODULES
 from ray.rllib.core.learner.learner import Learner
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    ENV_RUNNER_SAMPLING_TIMER,
-    LEARNER_RESULTS,
-    LEARNER_UPDATE_TIMER,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_MODULE_STEPS_TRAINED_LIFETIME,
-    SYNCH_WORKER_WEIGHTS_TIMER,
-    TIMERS,
-)
+from ray.rllib.utils import metrics as of_rllib
 
 from study.errors import TrialError, TrialLostError
 from study.machine.host import read_peak_rss_mb
@@ -44,13 +34,14 @@ from study.trial.engine.learning.asynchronous_learner import CountingLearner, Le
 from study.trial.engine.sampling.runner import Sample, SampleReference
 from study.trial.failures import SteadyThread, described, original, was_lost
 from study.trial.measure import LEARNER_KEYS, RunnerMeasurement, StepMeasurement
-from study.trial.places import Place
 
 Result = TypeVar("Result")
 
 ITERATION_S = 1.0
 """An iteration of APPO or IMPALA ends with the first sample after so many seconds, and so does not cost more than it
 measures."""
+_WAITS_OF_AN_ITERATION = 10
+"""A training step that nobody here knows may sample and learn so often."""
 _STOP_GRACE_S = 2.0
 """Runners that have not closed their environments after this long are killed."""
 
@@ -73,35 +64,72 @@ class MeasuredAlgorithm(Algorithm):
     """An algorithm that exposes the raw measurement of its last iteration as `last_step`."""
 
     last_step: StepMeasurement | None = None
-    _learners_cpu_s = 0.0
     thread: SteadyThread
-    """The thread in which the environments of the main process are made, stepped and closed."""
+    """Makes, steps and closes the environments of the main process, and learns."""
+    _learners_cpu_s = 0.0
 
     def pause(self) -> None:
         """Finish the work between two iterations; its time belongs to the iteration that has just ended."""
 
-    def ask_learners(self, function: Callable[[Learner], Result]) -> list[Result]:
+    def wait_for(self, where: str, rule: str, function: Callable[[], Result], *, times: int = 1) -> Result:
+        """Return what `function` returns, run in the trial's thread.
+
+        Raises:
+            TrialError: It has not ended after so many times `sample_timeout_s`, or a process that it needs has died.
+        """
+        try:
+            limit_s = times * self.config.sample_timeout_s
+            return self.thread.within(limit_s, function, otherwise=self._late(where, rule, times=times))
+        except ray.exceptions.RayError as error:
+            fail(error, where)
+
+    def _late(self, where: str, rule: str, *, times: int = 1) -> TrialError:
+        limit = f"{f'{times} times ' if times > 1 else ''}sample_timeout_s={self.config.sample_timeout_s:g} s"
+        why = "give the learner more cores" if where == "learner" else "look for an environment that hangs"
+        fix = f"Raise resources.sample_timeout_s, or {why}."
+        return TrialError(where=where, rule=f"{rule} within {limit}", got="no answer", fix=fix)
+
+    def ask_runners(self, method: str, rule: str) -> list[Any]:
+        """Return what a method of each process that samples returns, in their order; RLlib leaves out who is late.
+
+        Raises:
+            TrialError: One has not answered within `sample_timeout_s`, or has died.
+        """
+        group = self.env_runner_group
+        if not self.config.num_env_runners:
+            return [self.wait_for("sampling in the main process", rule, getattr(group.local_env_runner, method))]
+        asked = {getattr(actor, method).remote(): number for number, actor in sorted(actors_of(group).items())}
+        _, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=self.config.sample_timeout_s)
+        if waiting:
+            raise self._late(_named(asked[each] for each in waiting), rule)
+        return [_answer(reference, number) for reference, number in asked.items()]
+
+    def ask_learners(self, function: Callable[[Learner], Result], *, times: int = 1) -> list[Result]:
         """Return what `function` returns in each learner, in their order, or raise what it raises.
 
         RLlib leaves out learners that have died, and returns what was raised as if it were an answer.
         """
-        answers = list(self.learner_group.foreach_learner(function).result_or_errors)
+        ask = self.learner_group.foreach_learner
+        answers = self.wait_for("learner", "must answer", lambda: list(ask(function).result_or_errors), times=times)
         for error in (answer.get() for answer in answers if not answer.ok):
-            fail(error, "learners", self.config.num_learners)
-        self._check_learners(len(answers))
-        return [answer.get() for answer in answers]
+            fail(error, "learner")
+        return [answer.get() for answer in self._of_all_learners(answers)]
 
-    def _check_learners(self, num_answers: int) -> None:
-        if num_answers < max(self.config.num_learners, 1):
-            rule = f"all {self.config.num_learners} must stay alive"
-            got, fix = f"{num_answers} answers", "Look for memory shortage, or a crash, on their nodes."
-            raise TrialLostError(where="learners", rule=rule, got=got, fix=fix)
+    def _of_all_learners(self, answers: list[Result]) -> list[Result]:
+        if len(answers) < max(self.config.num_learners, 1):
+            rule, got = f"all {self.config.num_learners} must stay alive", f"{len(answers)} answers"
+            fix = "Look for memory shortage, or a crash, on their nodes."
+            raise TrialLostError(where="learner", rule=rule, got=got, fix=fix)
+        return answers
 
-    def actor_of(self, place: Place) -> Any:
-        """Return RLlib's actor of a runner or learner process."""
-        if place.process == "learner":
-            return actors_of(self.learner_group)[place.number - 1]
-        return actors_of(self.env_runner_group)[place.number]
+    def learners_used(self) -> tuple[float, float]:
+        """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
+        if not self.config.num_learners:
+            return 0.0, 0.0  # the main process counts itself
+        used = self.ask_learners(lambda _: (time.process_time(), read_peak_rss_mb()))
+        cpu_s, peaks_mb = zip(*used, strict=True)
+        before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
+        return self._learners_cpu_s - before, math.fsum(peaks_mb)
 
     def _step_measured(self, **measured: Any) -> StepMeasurement:
         """Return a measurement with what means the same for every algorithm."""
@@ -114,32 +142,16 @@ class MeasuredAlgorithm(Algorithm):
         }
         return StepMeasurement(**common | measured)
 
-    def _late(self, where: str, rule: str, got: str = "no answer") -> TrialError:
-        """Return the error for runners that did not answer in time."""
-        rule = f"{rule} within sample_timeout_s={self.config.sample_timeout_s:g} s"
-        fix = "Raise resources.sample_timeout_s, or look for an environment that hangs."
-        return TrialError(where=where, rule=rule, got=got, fix=fix)
-
-    def learners_used(self) -> tuple[float, float]:
-        """Return CPU time since the last call, and peak memory in MB, of learners in processes of their own."""
-        if not self.config.num_learners:
-            return 0.0, 0.0  # the main process counts itself
-        used = self.ask_learners(lambda _: (time.process_time(), read_peak_rss_mb()))
-        cpu_s, peaks_mb = zip(*used, strict=True)
-        before, self._learners_cpu_s = self._learners_cpu_s, math.fsum(cpu_s)
-        return self._learners_cpu_s - before, math.fsum(peaks_mb)
-
     def cleanup(self) -> None:
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
         group = getattr(self, "env_runner_group", None)
         if group is not None:
             runner = group.local_env_runner
+            # Whatever fails while environments are closed must not keep the processes alive.
             if runner is not None and runner.env is not None:
-                # In the thread that made them, unless that thread hangs in one of them.
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception):  # the thread that made them may hang in one of them
                     self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
                 runner.env = None  # RLlib would close them again, here
-            # Whatever fails while environments are closed must not keep the processes alive.
             with contextlib.suppress(Exception):
                 group.foreach_env_runner(
                     "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
@@ -168,25 +180,26 @@ class Phases(MeasuredAlgorithm):
 
         @contextlib.contextmanager
         def timed(name: str, timer: str) -> Iterator[None]:
-            with self.metrics.log_time((TIMERS, timer)):
+            with self.metrics.log_time((of_rllib.TIMERS, timer)):
                 started = time.perf_counter()
                 yield
                 times[name] = time.perf_counter() - started
 
-        with timed("sampling_time_s", ENV_RUNNER_SAMPLING_TIMER):
+        with timed("sampling_time_s", of_rllib.ENV_RUNNER_SAMPLING_TIMER):
             rounds = self._sample_batch()
         samples = [sample for runners in rounds for sample in runners]
-        self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=ENV_RUNNER_RESULTS)
+        self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=of_rllib.ENV_RUNNER_RESULTS)
         updates_before = self.ask_learners(_optimizer_steps)[0] or 0
-        with timed("learning_time_s", LEARNER_UPDATE_TIMER):
-            results = self._update([episode for episodes, _, _ in samples for episode in episodes])
-        updates, learner = self.ask_learners(_optimizer_steps)[0], losses_of(results[0])
-        modules = set(results[0]) - {ALL_MODULES}
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
-        with timed("sync_time_s", SYNCH_WORKER_WEIGHTS_TIMER):
-            self.env_runner_group.sync_weights(
-                from_worker_or_learner_group=self.learner_group, policies=modules, inference_only=True
-            )
+        with timed("learning_time_s", of_rllib.LEARNER_UPDATE_TIMER):
+            episodes = [episode for episodes, _, _ in samples for episode in episodes]
+            results = self.wait_for("learner", "an update must end", lambda: self._update(episodes))
+        updates = self.ask_learners(_optimizer_steps)[0]
+        learner, modules = losses_of(results[0]), set(results[0]) - {ALL_MODULES}
+        self.metrics.aggregate(results, key=of_rllib.LEARNER_RESULTS)
+        with timed("sync_time_s", of_rllib.SYNCH_WORKER_WEIGHTS_TIMER):
+            given = {"from_worker_or_learner_group": self.learner_group, "policies": modules, "inference_only": True}
+            send = self.env_runner_group.sync_weights
+            self.wait_for("learner", "its weights must come", lambda: send(**given))
         self.last_step = self._step_measured(
             **times,
             rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
@@ -195,20 +208,21 @@ class Phases(MeasuredAlgorithm):
         )
 
     def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
-        sampled = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
-        trained = self.metrics.peek((LEARNER_RESULTS, ALL_MODULES, NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0)
-        try:
-            results: list[dict[str, Any]] = self.learner_group.update(
-                episodes=episodes,
-                timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled, NUM_MODULE_STEPS_TRAINED_LIFETIME: trained},
-                num_epochs=self.config.num_epochs,
-                minibatch_size=self.config.minibatch_size,
-                shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
-            )
-        except ray.exceptions.RayError as error:
-            fail(error, "learners", self.config.num_learners)
-        self._check_learners(len(results))
-        return results
+        sampled = self.metrics.peek((of_rllib.ENV_RUNNER_RESULTS, of_rllib.NUM_ENV_STEPS_SAMPLED_LIFETIME))
+        trained = self.metrics.peek(
+            (of_rllib.LEARNER_RESULTS, ALL_MODULES, of_rllib.NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0
+        )
+        results: list[dict[str, Any]] = self.learner_group.update(
+            episodes=episodes,
+            timesteps={
+                of_rllib.NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled,
+                of_rllib.NUM_MODULE_STEPS_TRAINED_LIFETIME: trained,
+            },
+            num_epochs=self.config.num_epochs,
+            minibatch_size=self.config.minibatch_size,
+            shuffle_batch_per_epoch=self.config.shuffle_batch_per_epoch,
+        )
+        return self._of_all_learners(results)
 
     def _sample_batch(self) -> list[list[Sample]]:
         """Return rounds of samples, each in the order of the runners, until the batch is full."""
@@ -216,36 +230,19 @@ class Phases(MeasuredAlgorithm):
         by_agent = self.config.count_steps_by == "agent_steps"
         steps = 0
         while steps < self.config.total_train_batch_size:
-            rounds.append(self._sample_round())
+            samples: list[Sample] = self.ask_runners("measured_sample", "a round of sampling must end")
+            for _, _, measurement in samples:
+                check_runner(measurement)
+            rounds.append(samples)
             gained = sum(
                 sum(episode.agent_steps() for episode in episodes) if by_agent else measurement.env_steps
-                for episodes, _, measurement in rounds[-1]
+                for episodes, _, measurement in samples
             )
             if gained == 0:
                 rule = "a round of sampling must bring steps"
                 raise TrialError(where="env runners", rule=rule, got="0", fix="Check the environment.")
             steps += gained
         return rounds
-
-    def _sample_round(self) -> list[Sample]:
-        timeout_s, rule = self.config.sample_timeout_s, "a round of sampling must end"
-        expected = range(1, self.config.num_env_runners + 1)
-        try:
-            if expected:
-                samples: list[Sample] = self.env_runner_group.foreach_env_runner(
-                    "measured_sample", local_env_runner=False, timeout_seconds=timeout_s
-                )
-            else:  # the main process steps the lanes itself; RLlib sets no limit to that
-                sample = self.env_runner_group.local_env_runner.measured_sample
-                samples = [self.thread.within(timeout_s, sample, otherwise=self._late("sampling", rule))]
-        except ray.exceptions.RayError as error:
-            fail(error, "env runners", len(expected))
-        samples.sort(key=lambda sample: sample[2].runner)
-        for _, _, measurement in samples:
-            check_runner(measurement)
-        if missing := sorted({*expected} - {sample[2].runner for sample in samples}):
-            raise self._late(f"env runner {', '.join(map(str, missing))}", rule)
-        return samples
 
 
 class Whole(MeasuredAlgorithm):
@@ -258,35 +255,14 @@ class Whole(MeasuredAlgorithm):
     def step(self) -> dict[str, Any]:
         """Train one iteration as RLlib does, and measure it."""
         step: Callable[[], dict[str, Any]] = super().step
-        late = TrialError(where="sampling", rule="must not hang", fix="Look for an environment that hangs.")
-        try:
-            if self.config.num_env_runners:
-                results = step()
-            else:  # in the thread that made the environments; RLlib sets no limit either
-                results = self.thread.within(threading.TIMEOUT_MAX, step, otherwise=late)
-        except ray.exceptions.RayError as error:
-            fail(error, "env runners or learners")
-        latest = self._taken()
+        results = self.wait_for("sampling and learning", "an iteration must end", step, times=_WAITS_OF_AN_ITERATION)
+        latest = tuple(self.ask_runners("taken", "must say what it has sampled"))
         self.last_step = self._step_measured(
             rounds=(latest,),
-            num_env_runners=sum(measurement.num_runners for measurement in latest),
-            latest=latest,
             num_gradient_updates=None,
-            learner=losses_of(results.get(LEARNER_RESULTS, {})),
+            learner=losses_of(results.get(of_rllib.LEARNER_RESULTS, {})),
         )
         return results
-
-    def _taken(self) -> tuple[RunnerMeasurement, ...]:
-        """Return what every runner measured since the last call."""
-        expected = self.config.num_env_runners
-        if not expected:
-            return (self.env_runner_group.local_env_runner.taken(),)
-        taken: list[RunnerMeasurement] = self.env_runner_group.foreach_env_runner(
-            "taken", local_env_runner=False, timeout_seconds=self.config.sample_timeout_s
-        )
-        if len(taken) != expected:
-            raise self._late("env runners", f"all {expected} must answer", str(len(taken)))
-        return tuple(sorted(taken, key=lambda each: each.runner))
 
 
 class Overlapping(MeasuredAlgorithm):
@@ -308,12 +284,15 @@ class Overlapping(MeasuredAlgorithm):
         self._arrived: list[RunnerMeasurement] = []
         self._latest: dict[int, RunnerMeasurement] = {}
         self._learnt = self._learnt_before = [Learnt()] * max(config.num_learners, 1)
+        self._learnt_at_s = math.inf
+        """When an update was last seen to have ended, or the first iteration began."""
         self._learners_cpu_time_s = 0.0
         super().setup(config)
 
     def training_step(self) -> None:
         """Take RLlib's steps until an iteration is over, and measure it."""
         began = time.perf_counter()
+        self._learnt_at_s = min(self._learnt_at_s, began)
         self._arrived, self._learnt_before, self._learners_cpu_time_s = [], self._learnt, 0.0
         while (
             sum(measurement.env_steps for measurement in self._arrived) < self.config.total_train_batch_size
@@ -321,6 +300,10 @@ class Overlapping(MeasuredAlgorithm):
         ):
             super().training_step()
         self.last_step = self._measured()
+        if self.last_step.num_gradient_updates:
+            self._learnt_at_s = time.perf_counter()
+        elif time.perf_counter() - self._learnt_at_s > self.config.sample_timeout_s:
+            raise self._late("learner", "an update must end")
 
     def pause(self) -> None:
         """Wait until the samples that are on their way have come and all batches are learnt from.
@@ -333,11 +316,9 @@ class Overlapping(MeasuredAlgorithm):
                 super().training_step()
         finally:
             self._asks = True
-        timeout_s = self.config.sample_timeout_s
-        if not all(self.ask_learners(lambda learner: learner.finish(timeout_s))):
-            rule = f"all batches must be learnt from within sample_timeout_s={timeout_s:g} s, they are not"
-            fix = "Raise resources.sample_timeout_s, or give the learner more cores or a GPU."
-            raise TrialError(where="learner", rule=rule, fix=fix)
+        limit_s = self.config.sample_timeout_s
+        if not all(self.ask_learners(lambda learner: learner.finish(limit_s), times=2)):
+            raise self._late("learner", "all batches must be learnt from")
         self.last_step = self._measured()
 
     def _measured(self) -> StepMeasurement:
@@ -368,8 +349,6 @@ class Overlapping(MeasuredAlgorithm):
         each = self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
         return int(self.env_runner_group.num_env_runners_dropped_lifetime() + math.ceil(env_steps / each))
 
-    # --- sampling ----------------------------------------------------------------------------------------------
-
     def _sample_and_get_connector_states(self) -> tuple[list[Any], list[Any], list[Any], set[int]]:
         """Return the samples that have arrived, as RLlib's algorithm wants them; wait for the first.
 
@@ -387,42 +366,45 @@ class Overlapping(MeasuredAlgorithm):
 
     def _fetch(self) -> list[SampleReference]:
         """Ask every runner that is idle, wait for the first sample, and return all that are there."""
-        actors = actors_of(self.env_runner_group)
-        asked = {number for number, _ in self._asked.values()}
-        for number in actors.keys() - asked if self._asks else ():
-            self._ask(number, actors[number])
+
+        def ask() -> None:
+            busy = {number for number, _ in self._asked.values()}
+            for number, actor in actors_of(self.env_runner_group).items() if self._asks else ():
+                if number not in busy:
+                    self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
+
+        ask()
         timeout_s = self.config.sample_timeout_s
         oldest = min(moment for _, moment in self._asked.values())
-        patience = max(oldest + timeout_s - time.monotonic(), 0.0)
         # The first one, and without waiting those beside it.
-        first, _ = ray.wait(list(self._asked), num_returns=1, timeout=patience)
+        first, _ = ray.wait(list(self._asked), num_returns=1, timeout=max(oldest + timeout_s - time.monotonic(), 0.0))
         ready, waiting = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
         now = time.monotonic()
-        late = sorted(number for number, moment in (self._asked[each] for each in waiting) if now - moment > timeout_s)
-        if late:
-            raise self._late(f"env runner {', '.join(map(str, late))}", "a sample must come")
-        samples = []
-        for reference in {*first, *ready}:
-            number, _ = self._asked.pop(reference)
-            try:
-                samples.append(ray.get(reference))
-            except ray.exceptions.RayError as error:
-                fail(error, f"env runner {number}")
-            if self._asks:
-                self._ask(number, actors[number])
+        if late := [number for number, asked in (self._asked[each] for each in waiting) if now - asked > timeout_s]:
+            raise self._late(_named(late), "a sample must come")
+        samples = [_answer(reference, self._asked.pop(reference)[0]) for reference in {*first, *ready}]
+        ask()
         return samples
 
-    def _ask(self, number: int, actor: Any) -> None:
-        self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
+
+def _answer(reference: ray.ObjectRef, number: int) -> Any:
+    """Return what a runner has answered."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayError as error:
+        fail(error, _named([number]))
 
 
-def fail(error: Exception, where: str, number: int = 0) -> NoReturn:
-    """Raise what says that a process or node died, one of `number`, where that is the error; else the error itself."""
+def _named(numbers: Iterable[int]) -> str:
+    return f"env runner {', '.join(map(str, sorted(numbers)))}"
+
+
+def fail(error: Exception, where: str) -> NoReturn:
+    """Raise what says that a process or node died, where that is the error; else the error itself."""
     if not was_lost(error):
         raise error
-    rule = f"all {number} must stay alive" if number else "must stay alive"
     fix = "Look for memory shortage, or a crash, on that node."
-    raise TrialError(where=where, rule=rule, got=described(original(error)), fix=fix) from error
+    raise TrialError(where=where, rule="must stay alive", got=described(original(error)), fix=fix) from error
 
 
 def check_runner(measurement: RunnerMeasurement) -> None:

@@ -2,8 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from study.machine.host import machine_key
@@ -11,43 +10,32 @@ from study.machine.load import NodeLoad
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.spec import StudySpec
 
+TRIAL = "trial"
+"""Key of the `TrialConfig` in a configuration of Tune."""
 RESULT = "study_result"
 """Key of the `TrialResult` in a result of Tune."""
-STARTED = "started"
-"""Key of the trial's record in a configuration of Tune."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
-    """What a trial is to do."""
+    """What a trial is to do.
 
-    spec: StudySpec
-    started: TrialStarted
-    """Its record: setting, seed, limit, how it runs."""
-    driver: tuple[str, int] | None = None
-    """Host and process of the driver."""
-    script: bytes | None = None
-    """Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it."""
-
-    @classmethod
-    def unpacked(cls, config: Mapping[str, Any]) -> "TrialConfig":
-        """Return the configuration that Tune hands over."""
-        return cls(**{**config, "spec": spec_in(config)})
-
-
-def packed_config(started: TrialStarted, spec: str, *, script: bytes | None = None) -> dict[str, Any]:
-    """Return the configuration of a trial for Tune; the arguments are those of `TrialConfig`.
-
-    `spec` is `StudySpec.to_json()` as text, since Tune copies, flattens and prints a configuration for each result.
+    Attributes:
+        space: `StudySpec.to_json()` as text, since Tune copies and sends a configuration with each result.
+        started: Its record: setting, seed, limit, how it runs.
+        driver: Machine and process of the driver, which makes this value.
+        script: Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it.
     """
-    driver = (machine_key(), os.getpid())
-    return {"spec": spec, STARTED: started, "driver": driver, "script": script}
 
+    space: str
+    started: TrialStarted
+    driver: tuple[str, int] = field(default_factory=lambda: (machine_key(), os.getpid()))
+    script: bytes | None = None
 
-def spec_in(config: Mapping[str, Any]) -> StudySpec:
-    """Return the space in a trial's configuration, where it is text, or what was read from it."""
-    spec = config["spec"]
-    return _parsed(spec) if isinstance(spec, str) else StudySpec.model_validate(spec)
+    @property
+    def spec(self) -> StudySpec:
+        """The space."""
+        return _parsed(self.space)
 
 
 @functools.lru_cache(maxsize=16)

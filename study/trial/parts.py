@@ -1,4 +1,4 @@
-"""What the batched runner and the fused learner can serve: one check for a space, a script and `study.fast`.
+"""What the batched runner and the fused learner can serve: one check for a script and for `study.fast`.
 
 They serve where they do the same as RLlib's. Which options of a configuration they honour is listed here by name: an
 option that is in no list, and does not have RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
@@ -18,10 +18,8 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from study.ray_private import maker_of, option
-from study.space.parameters import PARAMETERS, attribute
+from study.ray_private import option
 from study.trial.engine import extensions
-from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.learning.fused_learner import fused_obstacle
 from study.trial.engine.sampling.acting import action_rule
 
@@ -36,11 +34,6 @@ _ABSENT = object()
 def _names(*lines: str) -> frozenset[str]:
     return frozenset(name for line in lines for name in line.split())
 
-
-ADDED = _names("env_id script lane_layout hosted_runner_cls standardization optimizer fallbacks differences")
-"""Attributes that a study adds to a configuration: `script`: its file, or empty; `lane_layout`: the lanes and the
-processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds; `standardization`:
-`steps`, `rllib` or `none`, what advantages are standardised over; the others see `study.trial.configuration.apply`."""
 
 _OUR_PARTS = _names(
     "env_runner_cls _learner_class num_gpus_per_env_runner custom_resources_per_env_runner",
@@ -58,19 +51,6 @@ SET_BY_STUDY = _OUR_PARTS | _names(
     "broadcast_env_runner_states _train_batch_size_per_learner minibatch_size use_kl_loss rollout_fragment_length",
 )
 """Options that a study may set whatever its space says: processes, seeds, evaluation, losses, and what sizes need."""
-
-FIXED = (
-    {attribute(name) for name in PARAMETERS}
-    | SET_BY_STUDY
-    | _names(
-        "action_space algorithm_config_overrides_per_module clip_rewards compress_observations env_config",
-        "custom_resources_per_learner gym_env_vectorize_mode learner_config_dict model model_config observation_filter",
-        "observation_space enable_env_runner_and_connector_v2 enable_rl_module_and_learner env framework framework_str",
-        "create_env_on_local_worker batch_mode count_steps_by use_env_runner_state_server broadcast_interval vtrace",
-        "learner_class train_batch_size train_batch_size_per_learner",
-    )
-)
-"""Options that `rllib:` of a space may not change: records rest on them, or the space has a key for them."""
 
 _ANYWHERE = (SET_BY_STUDY - _OUR_PARTS) | _names(
     "_is_frozen _is_atari _validate_config env env_config observation_space action_space num_gpus simple_optimizer",
@@ -123,8 +103,7 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
         return "explore is off"
     space = config.observation_space
     vector = isinstance(space, Box) and len(space.shape) == 1 and space.dtype in (np.float32, np.float64)
-    makes_its_own = isinstance(config.env, str) and isinstance(maker_of(config.env), EnvFactory)  # float32 alone
-    if not vector and not makes_its_own:
+    if not vector:
         return f"it takes vectors of floats, got {_name(type(space))} of shape {getattr(space, 'shape', None)}"
     if config.algo_class is PPO and config.rollout_fragment_length != "auto":
         return "rollout_fragment_length is set"
@@ -159,7 +138,7 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
         yield f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
         yield "there are several agents"
-    known = _ANYWHERE | others | ADDED | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
+    known = _ANYWHERE | others | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
         if name == "learner_config_dict" and value.keys() <= {*extensions.OF_LEARNER, *extensions.OF_RUNNERS}:

@@ -24,7 +24,7 @@ from study.errors import TrialError
 from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning import evaluation_due, progress_of
-from study.ray_private import connector_pieces, pieces_to_module
+from study.ray_private import actors_of, connector_pieces, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.space.settings import differences
@@ -36,10 +36,9 @@ from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.evaluation import evaluate
 from study.trial.experiment import Experiment, experiment_of
 from study.trial.failures import SteadyThread, described, of_runner, original
-from study.trial.measure import StepMeasurement, Watch, custom_metrics, iteration_metrics
+from study.trial.measure import NodeWatch, Place, StepMeasurement, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
 from study.trial.messages import TrialConfig, TrialResult
-from study.trial.places import NodeWatch, Place, here
 from study.trial.policy import pack_policy, state_of
 
 
@@ -64,7 +63,7 @@ class TrialRun:
         self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
         try:
             places, built = read_built(self._algorithm, self._spec, asked, self._experiment, started_s=started_s)
-            self._nodes = NodeWatch(places, self._algorithm.actor_of, driver=config.driver)
+            self._nodes = NodeWatch(places, self._actor_of, driver=config.driver)
         except BaseException:
             self.close()
             raise
@@ -75,6 +74,11 @@ class TrialRun:
         self._evaluates = False
         """Whether an evaluation is due before the next iteration."""
         self._watch = Watch()
+
+    def _actor_of(self, place: Place) -> Any:
+        if place.process == "learner":
+            return actors_of(self._algorithm.learner_group)[place.number - 1]
+        return actors_of(self._algorithm.env_runner_group)[place.number]
 
     def advance(self) -> TrialResult:
         """Train one iteration, or evaluate where a point of the budget was passed; return what is to be recorded.
@@ -91,12 +95,9 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
+        loads = () if self._evaluates else self._node_loads
         return TrialResult(
-            records=records,
-            progress=self._progress,
-            evaluates=self._evaluates,
-            policy=policy,
-            node_loads=() if self._evaluates else self._node_loads,
+            records=records, progress=self._progress, evaluates=self._evaluates, policy=policy, node_loads=loads
         )
 
     def _train(self) -> None:
@@ -106,35 +107,27 @@ class TrialRun:
         self._watch.start()
         results = self._algorithm.train()
         before, self._progress = self._progress, self._progress_now()
-        self._evaluates = self._spec.learns and evaluation_due(
-            before, self._progress, self._spec.evaluation.num_evaluations
-        )
+        points = self._spec.evaluation.num_evaluations
+        self._evaluates = self._spec.learns and evaluation_due(before, self._progress, points)
         if self._evaluates:
             self._algorithm.pause()
             self._progress = self._progress_now()
         used = self._watch.stop()
         step = dataclasses.replace(self._last_step, used=used)
-        metrics = iteration_metrics(step) | custom_metrics(results)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
         if self._progress >= 1:
             self._node_loads = tuple(self._nodes.end())
-        self._new.append(Iteration(**self._reached, metrics=metrics))
+        self._new.append(Iteration(**self._reached, metrics=iteration_metrics(step) | custom_metrics(results)))
 
     def _evaluate(self) -> bytes | None:
         """Evaluate; return the policy where it is the final one."""
         state = state_of(self._algorithm)
         found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
-        self._new.append(
-            Evaluation(
-                **self._reached,
-                progress=self._progress,
-                returns=list(found.returns),
-                num_cut=found.num_cut,
-                eval_time_s=found.eval_time_s,
-            )
-        )
+        values: dict[str, Any] = {"num_cut": found.num_cut, "eval_time_s": found.eval_time_s}
+        returns = list(found.returns)
+        self._new.append(Evaluation(**self._reached, progress=self._progress, returns=returns, **values))
         if self._progress < 1:
             return None
         return pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
@@ -175,8 +168,7 @@ class TrialRun:
 def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
     def build() -> MeasuredAlgorithm:
         algorithm: MeasuredAlgorithm = config.build_algo()
-        # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one
-        # iteration.
+        # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one iteration.
         algorithm.env_runner_group.sync_weights(
             from_worker_or_learner_group=algorithm.learner_group, inference_only=True
         )
@@ -184,11 +176,8 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
         return algorithm
 
     rule = f"all {config.num_env_runners} env runners must be up"
-    late = TrialError(
-        where="start-up",
-        rule=f"{rule} within startup_timeout_s={timeout_s:g} s, they are not",
-        fix="Raise resources.startup_timeout_s, or look at the nodes.",
-    )
+    in_time = f"{rule} within startup_timeout_s={timeout_s:g} s, they are not"
+    late = TrialError(where="start-up", rule=in_time, fix="Raise resources.startup_timeout_s, or look at the nodes.")
     try:
         return thread.within(timeout_s, build, otherwise=late)
     except TrialError:
@@ -206,41 +195,28 @@ def read_built(
 ) -> tuple[list[Place], TrialBuilt]:
     """Wait for the processes of a trial; return where they are, the main one first, and the record of what was built.
 
-    Args:
-        algorithm: The trial's.
-        spec: Its space.
-        asked: What it was to be.
-        experiment: What it trains.
-        started_s: When it began, by `time.perf_counter()`.
+    The trial began at `started_s` of `time.perf_counter()`.
 
     Raises:
         TrialError: A process did not answer in time, or what was built is not what was asked.
     """
-    resources, group, expected = spec.resources, algorithm.env_runner_group, algorithm.config.num_env_runners
-    timeout_s = max(resources.startup_timeout_s - (time.perf_counter() - started_s), 1.0)
-    reports: list[RunnerReport] = (
-        group.foreach_env_runner("report", local_env_runner=False, timeout_seconds=timeout_s)
-        if expected
-        else [group.local_env_runner.report()]
-    )
-    if len(reports) < expected:
-        rule, fix = f"all {expected} must answer within {timeout_s:g} s of start-up", "Look at the nodes."
-        raise TrialError(where="env runners", rule=rule, got=f"{len(reports)}", fix=fix)
-    reports.sort(key=lambda report: report.place.number)
+    resources, is_remote = spec.resources, algorithm.config.num_env_runners > 0
+    reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
     if experiment.judged is not None:
         effective["evaluation_backend"] = experiment.judged.backend
     if wrong := differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
-        fix = "Remove what `rllib:` changes, or set the parameter in the space."
+        fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
     algorithm.learners_used()  # start-up is no training
-    cpus = resources.num_cpus_per_learner
-    learners = algorithm.ask_learners(lambda _: here("learner", num_cpus=cpus)) if algorithm.config.num_learners else []
-    stepped_here = () if expected else reports[0].place.runners
-    main = here("main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
-    places = [main, *(report.place for report in reports if expected)]
+    cpus, learners = resources.num_cpus_per_learner, list[Place]()
+    if algorithm.config.num_learners:
+        learners = algorithm.ask_learners(lambda _: Place(process="learner", num_cpus=cpus))
+    stepped_here = () if is_remote else reports[0].place.runners
+    main = Place(process="main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
+    places = [main, *(report.place for report in reports if is_remote)]
     places += [dataclasses.replace(place, number=number) for number, place in enumerate(learners, start=1)]
     built = TrialBuilt(
         trial=asked.trial,
@@ -257,19 +233,21 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
     """Return what will really run, as JSON values; those named as parameters are comparable with a setting."""
     config = algorithm.config
     learner = algorithm.ask_learners(_learner_values)[0]
-    learners = max(config.num_learners, 1)
     lanes = Counter(runner for report in reports for runner, _ in report.lanes)
     pieces = () if config.is_multi_agent else pieces_to_module(algorithm.env_runner_group.local_env_runner)
+    batch, minibatch = config.total_train_batch_size, config.minibatch_size
+
+    def common(name: str) -> Any:
+        return _one_or_all([getattr(report, name) for report in reports])
+
     return {
         "num_env_runners": len(lanes),
         "num_envs_per_env_runner": _one_or_all(list(lanes.values())),
-        "train_batch_size": config.total_train_batch_size,
-        # Where none is set, a batch is one minibatch.
-        "minibatch_size": config.minibatch_size * learners if config.minibatch_size else config.total_train_batch_size,
+        "train_batch_size": batch,
+        "minibatch_size": minibatch * max(config.num_learners, 1) if minibatch else batch,  # without one, it is whole
         "num_epochs": config.num_epochs,
         **learner,
         **dict.fromkeys(OF_RUNNERS, int(any(isinstance(piece, NormalizedObservations) for piece in pieces))),
-        **({"differs_from_script": config.differences} if config.script else {}),
         "seed": config.seed,
         "num_sampling_processes": len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
@@ -278,19 +256,15 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         "normalize_actions": bool(config.normalize_actions),
         "clip_actions": bool(config.clip_actions),
         "torch_threads_main": torch.get_num_threads(),
-        "torch_threads_runner": _common(reports, "torch_threads"),
+        "torch_threads_runner": common("torch_threads"),
         "omp_num_threads_main": os.environ.get("OMP_NUM_THREADS"),
-        "omp_num_threads_runner": _common(reports, "omp_num_threads"),
+        "omp_num_threads_runner": common("omp_num_threads"),
         "algorithm_class": type(algorithm).__name__,
-        "runner_class": _common(reports, "class_name"),
+        "runner_class": common("class_name"),
         "standardization": config.standardization,
         "fallbacks": list(config.fallbacks),
         "hostnames": sorted({report.place.host for report in reports}),
     }
-
-
-def _common(reports: Sequence[RunnerReport], name: str) -> Any:
-    return _one_or_all([getattr(report, name) for report in reports])
 
 
 def _one_or_all(values: list[Any]) -> Any:
@@ -323,8 +297,8 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
 
 def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
     config, module = learner.config.get_config_for_module(module_id), learner.module[module_id]
-    arguments = {name: each for name, each in PARAMETERS.items() if each.set is None}
-    values = {name: each.value_in(config) for name, each in arguments.items() if hasattr(config, attribute(name))}
+    arguments = [(name, each) for name, each in PARAMETERS.items() if each.set is None]
+    values = {name: each.value_in(config) for name, each in arguments if hasattr(config, attribute(name))}
     values = {name: value for name, value in values.items() if isinstance(value, (int, float))}
     # The fused learner computes advantages by itself, RLlib's leaves them to a connector.
     connected = getattr(learner, "_learner_connector", None) is not None and not isinstance(learner, FusedPPOLearner)

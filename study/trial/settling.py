@@ -1,4 +1,4 @@
-"""What a study settles once, before its first trial, in the place of every trial: what `auto` stands for, and `rllib:`.
+"""What a study settles once, before its first trial, in the place of every trial: what `auto` stands for.
 
 All sessions and nodes of a study keep it.
 """
@@ -7,12 +7,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from study.errors import SpaceError
-from study.space.domains import smallest
-from study.space.parameters import SCALE
 from study.space.rules import tables
-from study.space.settings import runnable
-from study.space.spec import Execution, StudySpec
-from study.trial.engine.envs.probing import Spaces, in_own_processes, sharing_of
+from study.space.spec import StudySpec
+from study.trial.engine.envs.probing import in_own_processes, sharing_of
 
 
 def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], None]) -> StudySpec:
@@ -69,19 +66,3 @@ def with_lasting_learner(
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
     return spec.model_copy(update={"learner": learner})
-
-
-def check_overrides(spec: StudySpec, spaces: Spaces) -> list[str]:
-    """Let RLlib check `rllib:` here, at the most runners, instead of in every trial; only then is RLlib imported.
-
-    Returns:
-        One line for each of our components that RLlib's own will have to stand in for.
-    """
-    from study.trial.configuration import apply
-    from study.trial.experiment import experiment_of
-
-    lowest = {name: smallest(domain) for name, domain in spec.tuned.items()}
-    setting = runnable(spec, {**lowest, SCALE: max(spec.scales)})
-    execution: Execution = "emulated" if spec.execution == "emulated" else "real"
-    config = apply(experiment_of(spec, spaces=spaces), spec, setting=setting, seed=0, execution=execution)
-    return list(config.fallbacks)

@@ -12,30 +12,27 @@ from ray.tune import PlacementGroupFactory, Trainable
 from study.errors import StudyError, TrialError, TrialLostError
 from study.machine.host import forget_trial
 from study.planning import processes
-from study.records.records import TrialStarted
 from study.space.parameters import SCALE
 from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
-from study.trial.messages import STARTED, TrialConfig, spec_in
+from study.trial.messages import TRIAL, TrialConfig
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
 
 
 class StudyTrial(Trainable):
-    """One trial of a study.
-
-    Its configuration is what `packed_config` returns, and each result a packed `TrialResult`.
-    """
+    """One trial of a study: its configuration holds a `TrialConfig`, and each result is a packed `TrialResult`."""
 
     _run: "TrialRun | None" = None
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """Return one bundle for each process: the main one, those that step environments, the learners."""
-        spec = spec_in(config)
-        started: TrialStarted = config[STARTED]
-        wanted = processes(spec, int(started.setting[SCALE]), started.execution)
-        return PlacementGroupFactory([process.bundle for process in wanted], strategy=spec.resources.placement.upper())
+        asked: TrialConfig = config[TRIAL]
+        wanted = processes(asked.spec, int(asked.started.setting[SCALE]), asked.started.execution)
+        return PlacementGroupFactory(
+            [process.bundle for process in wanted], strategy=asked.spec.resources.placement.upper()
+        )
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the clock of the start-up, not that of the process, which may be older; fix the number of threads.
@@ -43,9 +40,9 @@ class StudyTrial(Trainable):
         The algorithm is built by the first `step`: Tune reports what fails there with its own type and message, and
         what fails here as the death of an actor.
         """
-        self._started_s = time.perf_counter()
+        self._started_s, self._asked = time.perf_counter(), config[TRIAL]
         # Before torch is imported: OpenMP reads it once.
-        os.environ["OMP_NUM_THREADS"] = str(spec_in(config).resources.num_cpus_for_main_process)
+        os.environ["OMP_NUM_THREADS"] = str(self._asked.spec.resources.num_cpus_for_main_process)
 
     def step(self) -> dict[str, Any]:
         """Train one iteration, or evaluate, and return its records.
@@ -57,7 +54,7 @@ class StudyTrial(Trainable):
             if self._run is None:
                 from study.trial.run import TrialRun
 
-                self._run = TrialRun(TrialConfig.unpacked(self.config), started_s=self._started_s)
+                self._run = TrialRun(self._asked, started_s=self._started_s)
             result = self._run.advance()
             if result.done:
                 self.cleanup()  # Tune does not call it where the next trial gets this process
@@ -84,14 +81,14 @@ class StudyTrial(Trainable):
 
 def failure(error: Exception) -> TrialError:
     """Return what ended a trial as one line, with the line of a person's own code, and whether the trial was lost."""
-    told, lost = error if isinstance(error, StudyError) else None, isinstance(error, TrialLostError) or was_lost(error)
-    made = (TrialLostError if lost else TrialError)(
-        " ".join(str(told).split()) if told else "",
-        where=told.where if told else "trial",
-        rule=told.rule if told else "must not fail",
-        got=told.got if told else described(original(error)),
-        fix=told.fix if told else f"Its traceback is in {TRACEBACKS}.",
-    )
+    told = error if isinstance(error, StudyError) else None
+    kind = TrialLostError if isinstance(error, TrialLostError) or was_lost(error) else TrialError
+    if told is not None:
+        parts = {"where": told.where, "rule": told.rule, "got": told.got, "fix": told.fix}
+        made = kind(" ".join(str(told).split()), **parts)
+    else:
+        fix = f"Its traceback is in {TRACEBACKS}."
+        made = kind(where="trial", rule="must not fail", got=described(original(error)), fix=fix)
     made.place = next(filter(None, map(place_of, causes(error))), "")
     if isinstance(made, TrialLostError):
         made.node = node_was_lost(error)

@@ -141,7 +141,9 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
     }
     spec = parse_space(Source(name="benchmark", content=content))
     setting = runnable(spec, {**spec.fixed, SCALE: options.runners})
-    config = TrialConfig(spec=spec, started=asked(setting, seed=seed, execution=stack["execution"]))
+    config = TrialConfig(
+        space=json.dumps(spec.to_json()), started=asked(setting, seed=seed, execution=stack["execution"])
+    )
     trial = TrialRun(config, started_s=time.perf_counter())
     start_s, records, done = time.perf_counter() - wall, [], False
     started_cpu_s = time.process_time() - cpu

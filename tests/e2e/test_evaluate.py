@@ -59,19 +59,13 @@ def test_the_recorded_final_evaluation_comes_out_return_by_return(folder, record
     assert sorted(recorded) == [0, 1]
     for trial, returns in recorded.items():
         found = evaluated(folder, "--trial", trial)
-        assert found["returns"] == returns
-        assert (found["n"], found["seed"], found["as_recorded"]) == (70, 10_000, True)
+        assert (found["returns"], found["n"], found["seed"], found["as_recorded"]) == (returns, 70, 10_000, True)
         assert len(set(returns)) > 10  # not equal by being all the same
-
-
-def test_by_default_it_is_the_best_policy_and_another_seed_gives_other_episodes(folder, recorded):
     best = max(recorded, key=lambda trial: np.mean(recorded[trial]))
     found = evaluated(folder)
     assert (found["trial"], found["chosen_among"], found["returns"]) == (best, 2, recorded[best])
-    few = evaluated(folder, "--trial", 0, "--episodes", 5)
-    assert (few["returns"], few["as_recorded"]) == (recorded[0][:5], None)
     other = evaluated(folder, "--trial", 0, "--episodes", 5, "--seed", 3)
-    assert other["returns"] != few["returns"] and other["as_recorded"] is None
+    assert other["returns"] != recorded[0][:5] and other["as_recorded"] is None
 
 
 def test_the_command_says_the_numbers_and_its_film_goes_to_mlflow(folder, place):
@@ -81,10 +75,8 @@ def test_the_command_says_the_numbers_and_its_film_goes_to_mlflow(folder, place)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tiny: trial ")
-    for words in ("mean return", "95 % interval over 70 episodes", "median", "solved", "at the target of 100", "cut"):
-        assert any(words in line for line in lines), words
     assert any(line.startswith("These are the returns of the trial's last evaluation on record") for line in lines)
-    assert any(line.startswith(f"Film: {folder}/clips/best.mp4 (") for line in lines)
+    assert lines[-1] == f"Film: {folder}/clips/best.mp4"
     assert "WARNING" not in done.stderr  # RLlib's, of its own deprecated calls
     synchronised = run(study("sync", folder), place)
     assert synchronised.returncode == 0, synchronised.stderr

@@ -65,10 +65,10 @@ def asked(config: Mapping[str, Any]) -> SimpleNamespace:
 
     `num_evaluations` is 0 where the trial is timed and not judged.
     """
-    spec = json.loads(config["spec"])
+    spec = json.loads(config["trial"].space)
     budget, evaluation = spec.get("budget", {}), spec["evaluation"]
     return SimpleNamespace(
-        **{name: getattr(config["started"], name) for name in OWN},
+        **{name: getattr(config["trial"].started, name) for name in OWN},
         env_steps=budget.get("env_steps"),
         time_s=budget.get("time_s"),
         episodes=evaluation["episodes"],

@@ -1,107 +1,57 @@
-"""Greedy evaluation against a plain loop with RLlib's own connectors, one episode at a time."""
+"""Evaluations: in lanes of ours as in RLlib's own loop, by RLlib's runner with all its parts, at random."""
 
 import json
 import random
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+import tree
+from gymnasium.spaces import Box, Discrete
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
-from ray.rllib.core.rl_module.rl_module import RLModule
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from scipy import stats
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
 from study.errors import RecordError, TrialError
+from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
-from study.trial.engine.sampling.lanes import evaluation_seeds
+from study.trial.evaluation import evaluate, runner_of
+from study.trial.experiment import Experiment, with_spaces
+from study.trial.policy import pack_policy, read_state, state_of
 from tests.environments import Plain
 from tests.policies import evaluate_module
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
 
+# --- played in lanes of ours ------------------------------------------------------------------------------------------
 
-def build(env_id: str, *, episodes: int = 5, normalize: bool = True, clip: bool = False, **changes: Any) -> Built:
+
+def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:
     space = spec(environment__id=env_id, evaluation__episodes=episodes, **changes)
     spaces = probe(space.environment, "")
-    config = (
-        PPOConfig()
-        .environment(
-            observation_space=spaces.observation_space,
-            action_space=spaces.action_space,
-            normalize_actions=normalize,
-            clip_actions=clip,
-        )
-        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
-    )
+    both = {"observation_space": spaces.observation_space, "action_space": spaces.action_space}
+    config = PPOConfig().environment(**both).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
     torch.manual_seed(5)
-    module_spec = config.get_rl_module_spec(
-        spaces={"default_policy": (spaces.observation_space, spaces.action_space)}, inference_only=True
-    )
-    module = module_spec.build()
+    module = config.get_rl_module_spec(spaces={"default_policy": tuple(both.values())}, inference_only=True).build()
     for parameter in module.parameters():  # far from zero, so that actions differ and leave the bounds
         parameter.data *= 3
     return space, config, module
-
-
-def by_connectors(built: Built) -> list[float]:
-    """Return the returns of the evaluation seeds, played as RLlib plays with `explore=False`."""
-    space, config, module = built
-    env = make_env(space.environment)
-    spaces = dict.fromkeys(("__env__", "__env_single__"), (env.observation_space, env.action_space))
-    to_module = config.build_env_to_module_connector(spaces=spaces)
-    to_env = config.build_module_to_env_connector(spaces=spaces)
-    returns = []
-    for seed in evaluation_seeds(space.evaluation.seed, space.evaluation.episodes):
-        observation, _ = env.reset(seed=seed)
-        episode = SingleAgentEpisode(
-            observations=[observation], observation_space=env.observation_space, action_space=env.action_space
-        )
-        while not episode.is_done and len(episode) < space.evaluation.max_episode_steps:
-            shared: dict[str, Any] = {}
-            batch = to_module(batch={}, episodes=[episode], rl_module=module, explore=False, shared_data=shared)
-            output = module.forward_inference(batch)
-            batch = to_env(batch=output, episodes=[episode], rl_module=module, explore=False, shared_data=shared)
-            action = batch[Columns.ACTIONS_FOR_ENV if Columns.ACTIONS_FOR_ENV in batch else Columns.ACTIONS][0]
-            observation, reward, terminated, truncated, _ = env.step(action)
-            episode.add_env_step(
-                observation, batch[Columns.ACTIONS][0], reward, terminated=terminated, truncated=truncated
-            )
-        returns.append(float(episode.get_return()))
-    return returns
-
-
-@pytest.mark.parametrize(
-    ("env_id", "normalize", "clip", "kwargs"),
-    [
-        ("CartPole-v1", True, False, {}),
-        ("LunarLander-v3", True, False, {}),
-        ("LunarLander-v3", True, False, {"continuous": True}),
-        ("Pendulum-v1", True, False, {}),  # bounds are not [-1, 1]
-        ("Pendulum-v1", False, True, {}),
-        ("FrozenLake-v1", True, False, {}),
-        ("tests.environments:Mixed", True, False, {}),
-    ],
-)
-def test_returns_are_those_of_rllibs_own_loop(
-    env_id: str, normalize: bool, clip: bool, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = build(env_id, normalize=normalize, clip=clip, environment__kwargs=kwargs, evaluation__max_episode_steps=150)
-    # One at a time, so that a matrix product has the same shape in both loops and not one bit may differ.
-    monkeypatch.setattr(evaluation, "MAX_LANES", 1)
-    mine = evaluate_module(built[2], built[0], config=built[1])
-    assert mine.returns == pytest.approx(by_connectors(built), rel=1e-6)
 
 
 def test_side_by_side_is_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,25 +83,16 @@ def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str,
     assert (result.returns, result.num_cut) == ((float(limit),) * 5, num_cut)
 
 
-@pytest.mark.parametrize("stochastic", [False, True])
-def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool) -> None:
-    changes = {"evaluation__stochastic": stochastic}
-    space, config, module = build("tests.environments:Plain", **changes)
-    doubles, _, _ = build("tests.environments:OneArray", **changes)
-    played = (evaluate_module(module, each, config=config, keep_actions=5).actions for each in (space, doubles))
-    np.testing.assert_array_equal(*played)
-
-
 @pytest.mark.parametrize(
     ("env_id", "changes", "message"),
     [
         (
             "NanReward",
             {"environment__kwargs": {"at_step": 3}},
-            "rewards must be finite, got nan at step 3 of",
+            "rewards must be finite, got nan at step 3 of episode 7",
         ),
-        ("NanObservation", {}, "observations must be finite, got nan or inf at step 10 of episode 0"),
-        ("Raises", {"environment__kwargs": {"at_step": 3}}, r"in happens\) at step 3 of episode 0"),
+        ("NanObservation", {}, "observations must be finite, got nan or inf at step 10 of episode 7"),
+        ("Raises", {"environment__kwargs": {"at_step": 3}}, r"in happens\) at step 3 of episode 7"),
         (
             "Hangs",
             {"environment__kwargs": {"at_step": 3}, "resources__sample_timeout_s": 0.5},
@@ -161,11 +102,9 @@ def test_an_environment_may_return_more_digits_than_it_declares(stochastic: bool
 )
 def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, changes: dict[str, Any], message: str) -> None:
     space, config, module = build(f"tests.environments:{env_id}", **changes)
-    for play in (lambda: evaluate_module(module, space, config=config), lambda: evaluate_module(None, space)):
+    for policy in (module, None):
         with pytest.raises(TrialError, match=message):
-            play()
-    with pytest.raises(TrialError, match=message.replace("episode 0", "episode 7")):
-        evaluate_module(module, space, config=config, first_episode=7)
+            evaluate_module(policy, space, config=config, first_episode=7)
 
 
 def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
@@ -182,32 +121,52 @@ def test_a_policy_of_another_space_is_refused_by_what_differs() -> None:
         evaluate_module(module, spec(environment__id="Acrobot-v1"))
 
 
-class Still(Plain):
-    """Says the same at every step."""
+class Noted(Plain):
+    """Notes the actions of its episodes, in the order in which they begin, and says the same at every step."""
+
+    played: ClassVar[list[list[Any]]] = []
+
+    def reset(self, **options: Any) -> Any:
+        self.episode: list[Any] = []
+        self.played.append(self.episode)
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self.episode.append(np.copy(action))
+        return super().step(action)
 
     def observe(self) -> Any:
         return np.array([0.3, -0.2, 0.5], np.float32)
 
 
+class Five(Noted):
+    action_space: Any = Discrete(5)
+
+
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
-    """Return every action of every episode, shape (episodes, steps, ...)."""
+    """Return every action of every episode that a policy draws, shape (episodes, steps, ...)."""
     space, config, module = built
     changes = {"stochastic": True, "seed": seed}
-    space = space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)})
-    result = evaluate_module(module, space, config=config, keep_actions=space.evaluation.episodes)
-    return np.array(result.actions)
+    Noted.played.clear()
+    evaluate_module(
+        module, space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)}), config=config
+    )
+    return np.array(Noted.played)
 
 
-def outputs(module: RLModule) -> npt.NDArray[Any]:
-    """Return the inputs of the distribution at the observation that never changes."""
-    observation = torch.tensor([[0.3, -0.2, 0.5]])
-    return module.forward_exploration({Columns.OBS: observation})[Columns.ACTION_DIST_INPUTS].detach().numpy()[0]
+def random_actions(*, seed: int = 3) -> npt.NDArray[Any]:
+    """Return every action of 200 random episodes of 20 steps, shape (200, 20)."""
+    Noted.played.clear()
+    asked = {"evaluation__episodes": 200, "evaluation__seed": seed}
+    evaluate_module(None, spec(environment__id="tests.integration.test_evaluation:Five", **asked))
+    return np.array(Noted.played)
 
 
 def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
-    built = build("tests.integration.test_evaluation:Still", episodes=100, environment__kwargs={"length": 40})
+    built = build("tests.integration.test_evaluation:Noted", episodes=100, environment__kwargs={"length": 40})
     actions = drawn(built)
-    logits = outputs(built[2])
+    observation = torch.tensor([[0.3, -0.2, 0.5]])
+    logits = built[2].forward_exploration({Columns.OBS: observation})[Columns.ACTION_DIST_INPUTS].detach().numpy()[0]
     probability = float(np.exp(logits[1]) / np.exp(logits).sum())
     assert 0.02 < probability < 0.98
     spread = np.sqrt(probability * (1 - probability) / actions.size)
@@ -216,32 +175,17 @@ def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
 
 
 def test_noise_belongs_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = build("tests.integration.test_evaluation:Still", episodes=7, environment__kwargs={"length": 9})
-    together, of_nobody = drawn(built), random_actions("Five")
+    built = build("tests.integration.test_evaluation:Noted", episodes=7, environment__kwargs={"length": 9})
+    together, of_nobody = drawn(built), random_actions()
     monkeypatch.setattr(evaluation, "MAX_LANES", 2)
     np.testing.assert_array_equal(drawn(built), together)
     assert (drawn(built, seed=4) != together).any()
-    np.testing.assert_array_equal(random_actions("Five"), of_nobody)
-    assert (random_actions("Five", seed=4) != of_nobody).any()
-
-
-# --- a random policy -------------------------------------------------------------------------------------------
-
-
-class Five(Plain):
-    action_space: Any = Discrete(5)
-
-
-def random_actions(env: str, *, seed: int = 3) -> npt.NDArray[Any]:
-    """Return every action of 200 episodes of 20 steps, shape (200, 20, ...)."""
-    space = spec(
-        environment__id=f"tests.integration.test_evaluation:{env}", evaluation__episodes=200, evaluation__seed=seed
-    )
-    return np.array(evaluate_module(None, space, keep_actions=200).actions)
+    np.testing.assert_array_equal(random_actions(), of_nobody)
+    assert (random_actions(seed=4) != of_nobody).any()
 
 
 def test_random_actions_are_uniform_in_every_step_and_after_every_action() -> None:
-    actions = random_actions("Five")
+    actions = random_actions()
     pairs = (actions[:, :-1] * 5 + actions[:, 1:], actions[:-1] * 5 + actions[1:])  # of a step, of an episode
     shares = [stats.chisquare(np.bincount(each.ravel(), minlength=25)).pvalue for each in pairs]
     shares += [stats.chisquare(np.bincount(each, minlength=5)).pvalue for each in actions.T]
@@ -251,12 +195,10 @@ def test_random_actions_are_uniform_in_every_step_and_after_every_action() -> No
 def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
     changes: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
     assert evaluate_module(None, spec(**changes)).returns == (30.0,) * 3
-    other = spec(**changes, evaluation__kwargs={"length": 12})
-    short = evaluate_module(None, other, keep_actions=1)
-    assert (short.returns, short.num_cut, len(short.actions[0])) == ((12.0,) * 3, 0, 12)
+    short = evaluate_module(None, spec(**changes, evaluation__kwargs={"length": 12}))
+    assert (short.returns, short.num_cut) == ((12.0,) * 3, 0)
     cut = evaluate_module(None, spec(**changes, evaluation__max_episode_steps=11))
     assert (cut.returns, cut.num_cut) == ((11.0,) * 3, 3)
-    assert cut.seeds == evaluation_seeds(10_000, 3)
 
 
 SPACE = """
@@ -268,22 +210,227 @@ evaluation: {episodes: 70}
 """
 
 
-def told(*words: Any) -> str:
-    done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--random"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(SPACE)
-    found = json.loads(told(file, "--json"))
-    again = json.loads(told(file, "--json"))
+
+    def told(*words: Any) -> str:
+        done = CliRunner().invoke(cli.app, ["evaluate", str(file), "--random", *words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    found = json.loads(told("--json"))
     assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
-    assert again == found
-    few = json.loads(told(file, "--json", "--episodes", 9))
+    few = json.loads(told("--json", "--episodes", "9"))
     assert few["returns"] == found["returns"][:9]
-    assert json.loads(told(file, "--json", "--episodes", 9, "--seed", 3))["returns"] != few["returns"]
-    lines = told(file).splitlines()
-    assert lines[:2] == [f"{file}: random policy", "70 random episodes of CartPole-v1, seed 10000"]
-    assert lines[-1].startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
+    assert json.loads(told("--json", "--episodes", "9", "--seed", "3"))["returns"] != few["returns"]
+    last = told().splitlines()[-1]
+    assert last.startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
+
+
+# --- played by RLlib's runner -----------------------------------------------------------------------------------------
+
+
+def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmConfig:
+    network = network or DefaultModelConfig(fcnet_hiddens=[16])
+    return PPOConfig().environment(env, **changes).rl_module(model_config=network).debugging(seed=3)
+
+
+def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
+    return evaluate(Experiment(config=config, runner_obstacle="RLlib's runner plays"), state, space, **options)
+
+
+def state_in(config: AlgorithmConfig) -> dict[str, Any]:
+    """Return the state of a new runner, its weights far from zero, so that actions differ."""
+    torch.manual_seed(5)
+    with runner_of(config) as runner:
+        for parameter in runner.module.parameters():
+            parameter.data *= 3
+        state: dict[str, Any] = runner.get_state()
+    return state
+
+
+@pytest.mark.parametrize(
+    ("env_id", "normalize", "clip", "kwargs"),
+    [
+        ("CartPole-v1", True, False, {}),
+        ("LunarLander-v3", True, False, {"continuous": True}),
+        ("Pendulum-v1", True, False, {}),  # bounds are not [-1, 1]
+        ("Pendulum-v1", False, True, {}),
+        ("FrozenLake-v1", True, False, {}),
+        ("tests.environments:Mixed", True, False, {}),
+        ("tests.environments:OneArray", True, False, {}),  # more digits than it declares, always in the same array
+    ],
+)
+def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
+    env_id: str, normalize: bool, clip: bool, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = spec(
+        environment={"id": env_id, "kwargs": kwargs}, evaluation__episodes=5, evaluation__max_episode_steps=150
+    )
+    config = configured(lambda _: make_env(space.environment), normalize_actions=normalize, clip_actions=clip)
+    state = state_in(config)
+    for name in ("MAX_LANES", "MAX_SIDE_BY_SIDE"):  # one at a time: a matrix product has the same shape in both
+        monkeypatch.setattr(evaluation, name, 1)
+    learnt = {"rl_module": {"default_policy": state["rl_module"]}}  # as a learner has it
+    ours = evaluate(Experiment(config=with_spaces(config), judged=space.environment), learnt, space, first_episode=4)
+    theirs = played(config, state, space, first_episode=4)
+    assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
+    assert theirs.num_cut == ours.num_cut
+
+
+class Recalls(gymnasium.Env):
+    """Shows a cue once; a step later pays what fits it. The cue belongs to the seed."""
+
+    observation_space = Box(-1, 1, (2,), np.float32)
+    action_space = Discrete(2)
+
+    def __init__(self, context: Any = None) -> None:
+        self.wrong = dict(context or {}).get("wrong", 0.0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.cue, self.steps = int(self.np_random.integers(2)), 0
+        return np.array([2 * self.cue - 1, 0], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        reward = 0.0 if self.steps == 1 else float(action == self.cue) or self.wrong
+        return np.array([0, self.steps / 10], np.float32), reward, self.steps == 4, False, {}
+
+
+def test_states_of_a_recurrent_module_belong_to_their_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = spec(evaluation__episodes=20)
+    config = recurrent()
+    state = state_in(config)
+    together = played(config, state, space).returns
+    monkeypatch.setattr(evaluation, "MAX_SIDE_BY_SIDE", 1)
+    assert played(config, state, space).returns == together
+    assert len(set(together)) > 1
+
+
+def test_connectors_have_their_states_and_keep_them() -> None:
+    short = {"environment__id": "Pendulum-v1", "evaluation__max_episode_steps": 60}
+    space = spec(**short, evaluation__episodes=3)
+    config = configured("Pendulum-v1").env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter())
+    state = state_in(config)
+    fresh = played(config, state, space).returns
+    with runner_of(config) as runner:
+        runner.set_state(state)
+        for piece in runner._env_to_module.connectors:
+            if isinstance(piece, MeanStdFilter):
+                piece._update_stats = True
+        runner.sample(num_timesteps=300, explore=True)
+        learnt = runner.get_state()
+    returns = played(config, learnt, space).returns
+    assert returns != fresh
+    assert played(config, learnt, space.model_copy()).returns == returns
+    # Nothing that was seen in an evaluation has changed the filter: more episodes begin with the fewer.
+    more = spec(**short, evaluation__episodes=3 + evaluation.MAX_SIDE_BY_SIDE)
+    assert played(config, learnt, more).returns[:3] == pytest.approx(returns, rel=1e-5)
+
+
+class Pair(MultiAgentEnv):
+    """Two agents; `left` gets 1 in each step and `right` 10, which acts in every second step only."""
+
+    def __init__(self, context: Any = None) -> None:
+        super().__init__()
+        self.agents = self.possible_agents = ["left", "right"]
+        self.observation_spaces = dict.fromkeys(self.agents, Box(-1, 1, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.agents, Discrete(2))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.length, self.steps = 3 + int(np.random.default_rng(seed).integers(3)), 0
+        return {"left": np.zeros(1, np.float32), "right": np.zeros(1, np.float32)}, {}
+
+    def step(self, action_dict: Any) -> Any:
+        self.steps += 1
+        ended = self.steps == self.length
+        acting = ["left", "right"] if ended or self.steps % 2 == 0 else ["left"]
+        rewards = {agent: {"left": 1.0, "right": 10.0}[agent] for agent in acting}
+        return (
+            dict.fromkeys(acting, np.zeros(1, np.float32)),
+            rewards,
+            {**dict.fromkeys(acting, ended), "__all__": ended},
+            {**dict.fromkeys(acting, False), "__all__": False},
+            {},
+        )
+
+
+def two_agents() -> AlgorithmConfig:
+    return configured(Pair).multi_agent(policies={"left", "right"}, policy_mapping_fn=lambda agent, episode, **_: agent)
+
+
+def recurrent() -> AlgorithmConfig:
+    network = DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=8, max_seq_len=4)
+    return configured(Recalls, network=network)
+
+
+def test_several_agents_are_added_up() -> None:
+    space = spec(evaluation__episodes=20)
+    config = two_agents()
+    with runner_of(config) as runner:
+        state = runner.get_state()
+    whole = played(config, state, space)
+    assert set(whole.returns) == {23.0, 24.0, 35.0}  # of three to five steps: 1 in each, and 10 in every second
+    cut = played(config, state, spec(evaluation__episodes=20, evaluation__max_episode_steps=3))
+    assert (set(cut.returns), cut.num_cut) == ({13.0, 23.0}, sum(total > 23 for total in whole.returns))
+    assert played(config, None, space).returns == whole.returns  # at random: the environment pays whatever is done
+
+
+def test_the_script_s_own_evaluation_settings_hold() -> None:
+    space = spec(evaluation__episodes=8)
+    config = configured(Recalls)
+    state = state_in(config)
+    plain = played(config, state, space).returns
+    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
+    assert min(played(config, state, space).returns) < min(plain)
+
+
+class Breaks(Recalls):
+    def step(self, action: Any) -> Any:
+        raise KeyError("no such room")
+
+
+def test_what_an_environment_does_wrong_is_one_line() -> None:
+    config = configured(Breaks)
+    with pytest.raises(TrialError) as found:
+        played(config, state_in(config), spec(), first_episode=7)
+    assert found.value.rule == "`step` must not fail"
+    assert re.fullmatch(r"KeyError: 'no such room' \(.*, in step\) at step 1 of episode 7", found.value.got)
+    chain: list[BaseException] = [found.value]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        assert cause not in chain, "whoever follows the causes comes to an end"
+        chain.append(cause)
+
+
+# --- the policy as a checkpoint and back ------------------------------------------------------------------------------
+
+
+@pytest.mark.minutes
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(
+    "config",
+    [
+        recurrent().env_runners(num_env_runners=0, env_to_module_connector=lambda *_, **__: MeanStdFilter()),
+        two_agents().env_runners(num_env_runners=1),
+    ],
+    ids=["recurrent", "two agents"],
+)
+def test_what_is_read_back_plays_the_same(config: AlgorithmConfig, tmp_path: Path) -> None:
+    space = spec(evaluation__episodes=10)
+    config.training(train_batch_size_per_learner=200, minibatch_size=50, num_epochs=2, lr=0.01)
+    algorithm = config.build_algo()
+    try:
+        fresh = played(algorithm.config, state_of(algorithm), space)
+        algorithm.train()
+        state = state_of(algorithm)
+        trained = played(algorithm.config, state, space)
+        unpack_policy(pack_policy(algorithm.env_runner_group.local_env_runner.module, state), tmp_path / "policy")
+    finally:
+        algorithm.stop()
+    back = read_state(tmp_path / "policy")
+    assert played(config, back, space).returns == trained.returns
+    assert len(trained.returns) == len(fresh.returns) == 10
+    tree.map_structure(np.testing.assert_array_equal, back["rl_module"], state["rl_module"])
+    assert RLModule.from_checkpoint(str(tmp_path / "policy")) is not None  # RLlib opens it by itself

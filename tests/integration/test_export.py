@@ -1,15 +1,13 @@
 """The exported script configures RLlib as the study itself would."""
 
-from pathlib import Path
+import contextlib
 from typing import Any
 
 import pytest
 
-from study.designs.holdup.certificate import export_python
 from study.exporting.script import plain_script
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
-from tests import holdup
 from tests.integration.trials import config_of
 from tests.spaces import spec
 
@@ -23,8 +21,6 @@ OPTIONS = (
     "num_learners",
     "seed",
     "model_config",
-    "num_cpus_for_main_process",
-    "placement_strategy",
     "batch_mode",
     "observation_filter",
     "min_time_s_per_iteration",
@@ -45,17 +41,6 @@ def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value
     options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].set is None)}
     for name in options & vars(ours).keys():
         assert getattr(theirs, name) == getattr(ours, name), name
-
-
-def test_the_script_builds_the_configuration_of_the_study(tmp_path: Path) -> None:
-    space = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path / "demo", space, holdup.study_records(space))
-    names = run(export_python(folder, 6))
-    assert_same(names, space, holdup.winner_setting(folder, 6))
-    env = names["make_env"]()
-    assert env.observation_space.dtype == "float32"
-    assert env.reset(seed=1)[0].dtype == "float32"
-    env.close()
 
 
 def test_what_rllib_has_no_option_for_is_in_the_script() -> None:
@@ -90,3 +75,5 @@ def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     names = run(plain_script(space, setting, header=[], seed=5, iterations=None))
     assert_same(names, space, setting)
     assert type(names["make_config"]()).__name__ == f"{algorithm}Config"
+    with contextlib.closing(names["make_env"]()) as env:
+        assert env.observation_space.dtype == env.reset(seed=1)[0].dtype == "float32"

@@ -25,15 +25,11 @@ def ppo() -> PPOConfig:
     return config.rl_module(model_config={"fcnet_hiddens": [16]}).debugging(seed=3)
 
 
-def test_both_parts_serve_a_plain_training_and_what_was_given_stays_as_it_was() -> None:
+def test_a_part_serves_where_it_can_and_else_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     config = ppo()
     quick = study.fast(config)
     assert (quick.env_runner_cls, quick.learner_class) == (BatchedEnvRunner, FusedPPOLearner)
-    assert config.env_runner_cls is None
-    assert config.learner_class is PPOTorchLearner
-
-
-def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert (config.env_runner_cls, config.learner_class) == (None, PPOTorchLearner)  # what was given stays as it was
     with caplog.at_level(logging.WARNING, "study.fast"):
         quick = study.fast(ppo().callbacks(on_episode_end=print).learners(num_learners=2))
     assert (quick.env_runner_cls, quick.learner_class) == (None, PPOTorchLearner)
@@ -42,9 +38,6 @@ def test_what_a_part_cannot_do_stays_with_rllib_and_is_said(caplog: pytest.LogCa
         "RLlib's own runner stays: callbacks are the script's own.",
         "RLlib's own learner stays: there are several learners.",
     ]
-
-
-def test_another_algorithm_is_refused() -> None:
     with pytest.raises(SpaceError, match="must be of RLlib's PPO, got APPO"):
         study.fast(APPOConfig().environment("CartPole-v1"))
 

@@ -1,5 +1,6 @@
 """Hosted runners do what RLlib's runners do in processes of their own, to the bit."""
 
+import json
 import pickle
 import random
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.examples.envs.classes.multi_agent import MultiAgentCartPole
 
-from study.adopted.describing import facts_of
+from study.adopted.describing import Launch, facts_of
 from study.space.settings import runnable
 from study.trial.experiment import pickled
 from study.trial.measured import Phases
@@ -102,7 +103,7 @@ CONFIGS: dict[str, Callable[[], PPOConfig]] = {
 
 def running(config: AlgorithmConfig, *, execution: Any) -> Any:
     spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
-    found = facts_of(config, source=Path(__file__), found_as="module level", stop={}, spaces=spaces)
+    found = facts_of(Launch(config=config, how="module level"), source=Path(__file__), spaces=spaces)
     spec = script_spec(
         found,
         parameters={"num_env_runners": [NUM_RUNNERS]},
@@ -111,7 +112,7 @@ def running(config: AlgorithmConfig, *, execution: Any) -> Any:
         learner="rllib",
     )
     asked = trials.asked(runnable(spec, {"num_env_runners": NUM_RUNNERS}), seed=5, execution=execution)
-    return trials.running(TrialConfig(spec=spec, started=asked, script=pickled(config)))
+    return trials.running(TrialConfig(space=json.dumps(spec.to_json()), started=asked, script=pickled(config)))
 
 
 def trained(name: str, *, execution: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from ray import tune
 
 from study.errors import TrialError
-from study.trial.messages import RESULT
+from study.trial.messages import RESULT, TRIAL
 from study.trial.trainable import StudyTrial
 from tests.integration.trials import live_runners, trial_config
 from tests.values import replace
@@ -15,11 +15,11 @@ from tests.values import replace
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
-def fit(folder: Path, config: dict[str, Any], **tune_config: Any) -> list[Any]:
+def fit(folder: Path, config: Any, **tune_config: Any) -> list[Any]:
     """Run one trial, or as many as asked for, through a bare Tuner."""
     tuner = tune.Tuner(
         StudyTrial,
-        param_space=config,
+        param_space={TRIAL: config},
         tune_config=tune.TuneConfig(**tune_config),
         run_config=tune.RunConfig(
             storage_path=str(folder),
@@ -33,8 +33,8 @@ def fit(folder: Path, config: dict[str, Any], **tune_config: Any) -> list[Any]:
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
     config = trial_config(execution="emulated", budget__env_steps=400)
     # One after another, the same trial.
-    config["started"] = tune.grid_search([replace(config["started"], trial=number) for number in range(3)])
-    results = fit(tmp_path, config, reuse_actors=True, max_concurrent_trials=1)
+    same = [replace(config, started=replace(config.started, trial=number)) for number in range(3)]
+    results = fit(tmp_path, tune.grid_search(same), reuse_actors=True, max_concurrent_trials=1)
     assert [result.error for result in results] == [None] * 3
     assert len({result.metrics["pid"] for result in results}) == 1
     returns = [evaluation.returns for result in results for evaluation in result.metrics[RESULT].records]

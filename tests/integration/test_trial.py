@@ -4,6 +4,7 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,23 +44,22 @@ def test_records_are_complete(results: list[TrialResult]) -> None:
     assert results[0].records[0] is built
     assert [record.iteration for record in iterations] == [record.iteration for record in evaluations] == [1, 2]
     assert {(record.trial, record.attempt) for record in (*iterations, *evaluations)} == {(3, 1)}
-    assert sum(built.processes_per_node.values()) == 3
     assert [(place["process"], place["number"], place["runners"]) for place in built.placement] == [
         ("main", 0, []),
         ("runner", 1, [1]),
         ("runner", 2, [2]),
     ]
-    assert {place["node"] for place in built.placement} == set(built.processes_per_node)
+    assert built.processes_per_node == Counter(place["node"] for place in built.placement)
     assert {place["cpu_model"] for place in built.placement} == {cpu_model()}
-    assert results[0].node_loads == ()
     loads = results[-1].node_loads  # of the one timed iteration: a tenth of a second, ten ticks of the CPUs' clocks
-    assert len(loads) <= 1
+    assert results[0].node_loads == () and len(loads) <= 1
     assert all(0 < load.seconds < 60 and 0 <= load.foreign_cores <= os.cpu_count() for load in loads)
     assert 0 < built.startup_time_s < 120
-    assert evaluations[-1].progress == 1
-    assert [len(record.returns) for record in evaluations] == [3, 3]
-    assert [result.evaluates for result in results] == [True, False, True, False]
-    assert [result.done for result in results] == [False, False, False, True]
+    assert [(record.progress, len(record.returns)) for record in evaluations] == [(0.5, 3), (1, 3)]
+    assert [(result.evaluates, result.done) for result in results] == [
+        *((True, False), (False, False)),
+        *((True, False), (False, True)),
+    ]
 
 
 def test_metrics_are_finite_from_the_first_iteration_and_counts_agree(results: list[TrialResult]) -> None:
@@ -94,7 +94,7 @@ def test_phases_sum_to_the_whole(results: list[TrialResult]) -> None:
 
 def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
     effective = of_kind(results, "trial_built")[0].effective
-    asked = trial_config(setting={"num_envs_per_env_runner": 4})["started"].setting
+    asked = trial_config(setting={"num_envs_per_env_runner": 4}).started.setting
     assert {name: effective[name] for name in asked} == pytest.approx(asked)
     assert effective["num_parameters"] == (4 * 64 + 64 + 64 * 64 + 64) * 2 + (64 * 2 + 2) + (64 + 1)
     assert (effective["torch_threads_main"], effective["torch_threads_runner"]) == (1, 1)
@@ -122,9 +122,24 @@ def patched(monkeypatch: pytest.MonkeyPatch, change: Callable[[PPOConfig], objec
 
 
 class SlowLearner(PPOTorchLearner):
+    seconds = LEARNING_DELAY_S
+
     def after_gradient_based_update(self, **kwargs: Any) -> None:
         super().after_gradient_based_update(**kwargs)
-        time.sleep(LEARNING_DELAY_S)
+        time.sleep(self.seconds)
+
+
+class HangingLearner(SlowLearner):
+    seconds = 3600.0
+
+
+def test_an_update_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, lambda config: config.training(learner_class=HangingLearner))
+    with running(execution="emulated", resources__sample_timeout_s=10.0) as trial:
+        with pytest.raises(TrialError, match=r"learner: an update must end within sample_timeout_s=10 s"):
+            trial.advance()
+        started = time.perf_counter()
+    assert time.perf_counter() - started < 10
 
 
 def test_planted_delays_are_recovered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,18 +172,15 @@ def test_a_planted_difference_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -
 def test_what_the_environment_raises_reaches_the_trial() -> None:
     with running(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial:
         trial.advance()
-        with pytest.raises(TrialError, match="ZeroDivisionError: planted fault at step 70") as raised:
+        with pytest.raises(TrialError, match=r"env runner 1: .*ZeroDivisionError: planted fault at step 70") as raised:
             play(trial)
-    assert "env runner 1" in str(raised.value)
     assert "tests/environments.py" in "".join(raised.value.__notes__)  # the runner's own traceback
 
 
 def test_a_hanging_environment_is_given_up() -> None:
     with running(environment__id="tests.environments:Hangs", resources__sample_timeout_s=3.0) as trial:
-        started = time.perf_counter()
         with pytest.raises(TrialError, match=r"env runner 1, 2: .*sample_timeout_s=3"):
             trial.advance()
-        assert time.perf_counter() - started < 10
         started = time.perf_counter()
     assert time.perf_counter() - started < 10  # closing does not wait for it either
 
@@ -176,7 +188,7 @@ def test_a_hanging_environment_is_given_up() -> None:
 def test_a_runner_that_dies_fails_the_trial() -> None:
     with running() as trial:
         ray.kill(trial._algorithm.env_runner_group._worker_manager.actors()[2])
-        with pytest.raises(TrialError, match="env runners: all 2 must stay alive"):
+        with pytest.raises(TrialError, match="env runner 2: must stay alive"):
             trial.advance()
 
 

@@ -1,5 +1,6 @@
 """Configurations of short trials for integration tests. Ray is imported where it is asked."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,8 +29,8 @@ def trial_config(
     execution: str = "real",
     iterations: int | None = None,
     **changes: Any,
-) -> dict[str, Any]:
-    """Return what Tune hands to a trial: two runners with four lanes each, two iterations of 400 steps.
+) -> TrialConfig:
+    """Return what a trial is to do: two runners with four lanes each, two iterations of 400 steps.
 
     Args:
         seed: Seed of the trial.
@@ -48,7 +49,7 @@ def trial_config(
     values |= {"num_env_runners": 2, "train_batch_size": 400, "lr": 1e-3}
     values |= {"minibatch_size": 400} if "num_minibatches" in own else {"minibatch_size": 100, "num_epochs": 2}
     begun = asked(values | (setting or {}), seed=seed, iterations=iterations, execution=execution)
-    return {"spec": space.to_json(), "started": begun}
+    return TrialConfig(space=json.dumps(space.to_json()), started=begun)
 
 
 def asked(
@@ -64,7 +65,7 @@ def running(given: TrialConfig | None = None, **changes: Any) -> "Iterator[Trial
     """Yield the trial of `trial_config(**changes)`, or another one that is given."""
     from study.trial.run import TrialRun
 
-    config = given or TrialConfig.unpacked(trial_config(**changes))
+    config = given or trial_config(**changes)
     trial = TrialRun(config, started_s=time.perf_counter())
     try:
         yield trial
@@ -94,7 +95,7 @@ def weights_of(trial: "TrialRun") -> dict[str, Any]:
 
 def built_config(**changes: Any) -> Any:
     """Return RLlib's configuration of the trial of `trial_config(**changes)`."""
-    given = TrialConfig.unpacked(trial_config(**changes))
+    given = trial_config(**changes)
     return config_of(given.spec, **{name: getattr(given.started, name) for name in ("setting", "seed", "execution")})
 
 

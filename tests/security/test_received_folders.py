@@ -22,7 +22,6 @@ from study.designs.holdup.certificate import export_yaml, make_certificate, veri
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
-from study.exporting import script
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
 from study.records.derived import pack
 from study.records.files import check_own, write_atomically
@@ -168,8 +167,6 @@ def test_a_space_calls_nothing_but_classes_of_environments(tmp_path, maker):
     with pytest.raises(SpaceError, match=r"must make a gymnasium\.Env"):
         probe(spec(**changes).environment, "space.yaml")
     assert not (tmp_path / "mark").exists()
-    with pytest.raises(StudyError, match="become names in the script"):
-        script._check_rllib_can(spec().model_copy(update={"rllib": {"training": {"x=1); import os; dict(y": 1}}}))
 
 
 def test_commands_and_folders_hold_whatever_name_somebody_chose(tmp_path):

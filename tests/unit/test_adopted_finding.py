@@ -85,9 +85,8 @@ def test_a_configuration_is_found_as_people_write_it(how, read):
 def test_the_configuration_is_as_it_was_at_the_line_that_trains_with_its_arguments(read):
     code = PPO + "for lr in (0.1, 0.2):\n    config.training(lr=lr)\n    config.build_algo().train()\n"
     assert read(code).facts.values["lr"] == 0.1
-    several = "algos = [config.copy().training(lr=lr).build_algo() for lr in (0.1, 0.2)]\n"
-    ends = "import sys\nsys.stdout.close()\ntry: algos[1].train()\nexcept: sys.exit(1)\n"
-    assert read(PPO + several + ends).facts.values["lr"] == 0.2
+    ends = "import sys\nsys.stdout.close()\ntry: config.build_algo()\nexcept: sys.exit(1)\n"
+    assert read(PPO + ends).facts.values["lr"] == 0.0007
     code = PPO + "import sys\nconfig.env_runners(num_env_runners=int(sys.argv[1]))\nassert __name__ == '__main__'\n"
     assert read(code, args=["3"]).facts.values["num_env_runners"] == 3
 
@@ -101,19 +100,11 @@ def test_an_object_is_named(read):
 
 
 def test_what_the_script_lets_tune_choose_has_one_value_the_same_at_every_reading(read):
-    code = (
-        PPO
-        + MINE
-        + (
-            "config.training(lr=tune.loguniform(1e-5, 1e-3), gamma=tune.grid_search([0.9, 0.99]))\n"
-            "config.environment('mine', env_config={'length': tune.choice([1, 2])})\n"
-            "tune.Tuner('PPO', param_space=config).fit()\n"
-        )
-    )
+    chosen = "config.training(lr=tune.loguniform(1e-5, 1e-3), gamma=tune.grid_search([0.9, 0.99]))\n"
+    code = PPO + MINE + chosen + "tune.Tuner('PPO', param_space=config).fit()\n"
     facts, again = read(code).facts, read(code, args=["again"]).facts
-    assert facts.searched == ["env_config", "gamma", "lr"] and facts == again
+    assert facts.searched == ["gamma", "lr"] and facts == again
     assert 1e-5 <= facts.values["lr"] <= 1e-3 and facts.values["gamma"] == 0.9
-    assert facts.settings["env_config"] in ("{length: 1}", "{length: 2}")
 
 
 def test_what_the_process_of_the_script_has_is_found(read, tmp_path, monkeypatch):
@@ -137,61 +128,46 @@ def test_what_the_process_of_the_script_has_is_found(read, tmp_path, monkeypatch
 
 
 def test_what_a_script_imports_and_reads_belongs_to_its_facts(read, tmp_path):
-    (tmp_path / "mine.py").write_text("LEVEL = 1")
-    (tmp_path / "level.json").write_text('{"hard": 1}')
     code = (
         PPO
         + """
-import dataclasses, gymnasium, json, mine, pathlib, time
+import gymnasium, json, mine, pathlib, time
 class Env(gymnasium.Wrapper):
     def __init__(self, context): super().__init__(gymnasium.make("CartPole-v1"))
-@dataclasses.dataclass(slots=True)
-class Size:
-    width: int = 3
-    height: int = 3
 level = json.loads((pathlib.Path(__file__).parent / "level.json").read_text())
-more = {"of": {"b", "a"}, "size": Size(width=4)}
-config.environment(Env, env_config=level | more).offline_data(output=str(time.time_ns()))
-config.env_runners(batch_mode="complete_episodes")
+config.environment(Env, env_config=level | {"of": {"b", "a"}}).env_runners(batch_mode="complete_episodes")
+config.offline_data(output=str(time.time_ns()))
 config.logger_config = {"logdir": time.time_ns()}
 """
     )
-    first = read(code).facts
-    assert first == read(code, args=["again"]).facts, "where logs go changes no training"
-    assert first.settings == {
-        "batch_mode": "complete_episodes",
-        "env_config": "{hard: 1, of: {a, b}, size: Size(width=4, height=3)}",
-    }
+
+    def facts(level, again):
+        (tmp_path / "mine.py").write_text(f"LEVEL = {level}")
+        (tmp_path / "level.json").write_text(f'{{"hard": {level}}}')
+        return read(code, args=[again]).facts
+
+    first = facts(1, "a")
+    assert first == facts(1, "b"), "where logs go changes no training"
     assert {*first.source.modules} == {"mine"}
-    (tmp_path / "level.json").write_text('{"hard": 2}')
-    (tmp_path / "mine.py").write_text("LEVEL = 2")
-    changed = read(code + "\n").facts
-    same_text = changed.model_copy(update={"source": changed.source.model_copy(update={"sha256": first.source.sha256})})
-    old, new = (each.model_dump(mode="json") for each in (first, same_text))
-    got, fix = what_changed(old, new)
+    assert first.settings == {"batch_mode": "complete_episodes", "env_config": "{hard: 1, of: {a, b}}"}
+    got, fix = what_changed(*(each.model_dump(mode="json") for each in (first, facts(2, "c"))))
     assert got.endswith("other modules, settings") and "and the modules" in fix
 
 
-def test_environments_registered_in_the_script_travel_with_it(read):
-    code = """
-        import gymnasium
-        from ray import tune
-        from ray.rllib.algorithms.ppo import PPOConfig
-        class MyEnv(gymnasium.Wrapper):
-            def __init__(self, context):
-                super().__init__(gymnasium.make("CartPole-v1"))
-                self.length = context["length"]
-        {register}
-        config = PPOConfig().environment("CartPole-v1").evaluation(evaluation_config=dict(env="mine-v0"))
-        config.environment("mine-v0", env_config=dict(length=5))
-    """
-    with_tune = "tune.register_env('mine-v0', lambda context: MyEnv(context))"
-    with_gymnasium = "gymnasium.register('mine-v0', entry_point=lambda length: MyEnv(dict(length=length)))"
-    for register in (with_tune, with_gymnasium):
-        found = read(code.format(register=register))
-        assert found.facts.environment == "mine-v0"
-        creator = cloudpickle.loads(found.pickled)["environments"]["mine-v0"]
-        assert creator({"length": 5}).get_wrapper_attr("length") == 5
+@pytest.mark.parametrize(
+    "register",
+    [
+        "tune.register_env('mine-v0', lambda context: MyEnv(context))",
+        "gymnasium.register('mine-v0', entry_point=lambda length: MyEnv(dict(length=length)))",
+    ],
+)
+def test_environments_registered_in_the_script_travel_with_it(read, register):
+    code = PPO + "import gymnasium\nfrom ray import tune\nclass MyEnv(gymnasium.Wrapper):\n"
+    code += "    def __init__(self, context):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"
+    code += "        self.length = context['length']\n"
+    found = read(f"{code}{register}\nconfig.environment('mine-v0', env_config=dict(length=5))\n")
+    creator = cloudpickle.loads(found.pickled)["environments"][found.facts.environment]
+    assert creator({"length": 5}).get_wrapper_attr("length") == 5
 
 
 @pytest.mark.parametrize(("name", "sharing"), [("Plain", "harmless"), ("OneWorld", "wrong")])
@@ -202,15 +178,13 @@ def test_environments_that_keep_state_in_their_process_are_noticed(read, name, s
 
 BAD = {  # the problem, and for a fault of a line which one -> script
     (2, "must come to its training, got ValueError: no data here"): "x = 1\nraise ValueError('no data here')",
-    (1, "got SyntaxError"): "def x(:\n",
     (4, "the following arguments are required: --num-agents"): "import argparse\np = argparse.ArgumentParser()\n"
     "p.add_argument('--num-agents', required=True)\np.parse_args()",
     (6, "what Tune trains must be an algorithm of RLlib .*, got 'mine'"): PPO
     + "from ray import tune\ndef mine(settings): config.build_algo().train()\ntune.Tuner(mine).fit()",
     (None, "its process must come to its training, got it was killed"): "import os\nos.kill(os.getpid(), 9)",
-    (1, "must come to its training, got Late: it was not there within 1 s"): "while True: pass",
     (6, "without a running Ray"): PPO + "import ray\nray.init()\nref = ray.put(3)\nconfig.training(lr=ray.get(ref))",
-    (5, "begin with new networks"): PPO + "algo = config.build_algo()\nalgo.restore_from_path('x')\nalgo.train()",
+    (5, "begin with new networks"): PPO + "from ray.rllib.algorithms.ppo import PPO\nPPO.from_checkpoint('x').train()",
     (None, r"must hold a configuration .* Fix: Write a function"): "def get_config(): return 1",
     (None, r"must name one of several .*, got config, other.* Fix: .*my_train\.py:config"): PPO
     + "other = config.copy()",
@@ -218,11 +192,6 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "import threading\nlock = threading.Lock()\nconfig.callbacks(on_episode_end=lambda **kw: lock.acquire())",
     (None, "must use RLlib's new API stack"): PPO
     + "config.api_stack(enable_rl_module_and_learner=False, enable_env_runner_and_connector_v2=False)",
-    (None, "must sample from an environment"): "from ray.rllib.algorithms.bc import BCConfig\n"
-    "config = BCConfig().offline_data(input_=['x'])",
-    (None, "the environment 'NoSuchEnv-v0' must be made and reset"): PPO + "config.environment('NoSuchEnv-v0')",
-    (None, "the environment 'Env' must have both spaces"): PPO + "import gymnasium\nclass Env(gymnasium.Env):\n"
-    "    def __init__(self, config): pass\n    def reset(self, **_): return 0, {}\nconfig.environment(Env)",
     (None, "the environment 'mine' must be made .*no_such_simulator.* Fix: Install it"): PPO
     + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
@@ -233,7 +202,7 @@ BAD = {  # the problem, and for a fault of a line which one -> script
 @pytest.mark.parametrize(("line", "problem"), BAD)
 def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
     with pytest.raises(SpaceError, match=rf"1 problem\n.*{problem}.*$") as caught:
-        read(BAD[line, problem], where="--config", timeout_s=1.0 if "within 1" in problem else 60.0)
+        read(BAD[line, problem], where="--config")
     (fault,) = caught.value.faults
     assert fault.fix
     assert fault.where == f"--config: my_train.py, line {line}" if line else "line" not in fault.where
@@ -244,18 +213,11 @@ def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
     [
         (":missing", "'missing' must be an AlgorithmConfig, or a function that returns one, got no such name"),
         (":make", "my_train.py: must come to its training, got TypeError: make.. missing"),
-        (":number", "'number' must be an AlgorithmConfig, or a function that returns one, got int"),
     ],
 )
 def test_a_name_that_is_no_configuration_says_so(name, problem, read):
-    script = PPO + "number = 3\ndef make(lr): return config\n"
     with pytest.raises(SpaceError, match=f"1 problem\n  config: {problem}"):
-        read(script, name)
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"), [("no_such.py", "no such file"), ("my_module:config", "must be a Python file")]
-)
-def test_a_target_is_a_file_or_a_module_with_an_object(text, rule):
-    with pytest.raises(SpaceError, match=f"1 problem\n  config: {rule}, got '{text}'"):
-        read_script(text)
+        read(PPO + "def make(lr): return config\n", name)
+    for text, rule in (("no_such.py", "no such file"), ("my_module:config", "must be a Python file")):
+        with pytest.raises(SpaceError, match=f"1 problem\n  config: {rule}, got '{text}'"):
+            read_script(text)

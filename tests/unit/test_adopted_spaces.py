@@ -1,15 +1,22 @@
-"""A space written around a script says what the script says, and the loader reads it back."""
+"""A space that names a script: what it says, what the study sets; and one that is written around a script."""
 
 import pytest
 from typer.testing import CliRunner
 
-from study.adopted.writing import space_text
+from study.adopted.loading import space_text
 from study.cli.commands import app
+from study.driver.opening import RunOptions, resumed_identity
+from study.engine import OWN, engine_of_space, other_engine
+from study.errors import RecordError
 from study.space.parsing import parse_space
+from study.space.settings import runnable
 from study.space.space_file import read_text
 from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
+from tests.holdup import write_study
 from tests.script_facts import facts as script_facts
+from tests.script_facts import script_spec
+from tests.spaces import read_again
 
 VALUES = {
     "num_env_runners": 3,
@@ -34,7 +41,7 @@ def read_back(text: str, of: ScriptFacts):
 
 
 def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
-    known = facts(stop={"env_runners/episode_return_mean": 300.0, "training_iteration": 200})
+    known = facts(stop={"training_iteration": 200})
     text = space_text(known, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46))
     spec = read_back(text, known)
     assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
@@ -42,7 +49,6 @@ def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
         "train_batch_size": (500, 8000, True),
         "lr": (9e-5, 9e-3, True),
     }
-    assert (spec.environment.floor, spec.environment.target, spec.environment.reference) == (None, 300, None)
     assert (spec.budget.env_steps, spec.search.num_trials) == (400_000, 12)
     (baseline,) = spec.search.baselines
     assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 2000, "lr": 0.0009})
@@ -56,8 +62,7 @@ def test_a_schedule_is_not_varied_and_what_tune_would_choose_is_said():
     spec = read_back(text, known)
     assert (spec.scales, set(spec.tuned)) == ((1, 3, 6), {"train_batch_size"})
     assert "`broadcast_interval` and `gamma`" in text
-    assert "100 batches, 200,000 steps" in text  # its end is not known: a loop of its own is not read
-    assert "100 batches" not in space_text(facts(stop={"training_iteration": 20}), config="my_train.py")
+    assert spec.budget.env_steps == 100 * 2000  # its end is not known: a loop of its own is not read
 
 
 def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_is_not_varied():
@@ -119,3 +124,73 @@ def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeyp
     (tmp_path / "my_train.py").write_text(SCRIPT)
     (fault,) = CliRunner().invoke(app, ["run", "--dry-run", *words]).exception.faults
     assert str(fault).startswith(problem)
+
+
+# --- what the study sets ----------------------------------------------------------------------------------------------
+
+
+def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:
+    spec = script_spec()
+    assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
+    setting = runnable(spec, {"num_env_runners": 2, "lr": 0.002})
+    assert setting == {
+        "num_env_runners": 2,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 400,
+        "minibatch_size": 100,
+        "num_epochs": 2,
+        "lr": 0.002,
+        "gamma": 0.99,
+        "vf_clip_param": 10.0,
+    }
+    spec = script_spec(
+        parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
+    )
+    assert runnable(spec, {"num_env_runners": 4})["train_batch_size"] == 400
+
+
+def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
+    spec = script_spec()
+    assert read_again(spec) == spec
+    other = script_spec(script_facts(source={"file": "my_train.py", "sha256": "1" * 64}))
+    assert other.digest() != spec.digest()
+
+
+def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
+    values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8, "lr": None, "num_epochs": 1}
+    spec = script_spec(
+        script_facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC"),
+        parameters={"num_env_runners": [1, 46]},
+    )
+    assert spec.learner_in_use == "rllib"
+    assert runnable(spec, {"num_env_runners": 46}) == {
+        "num_env_runners": 46,
+        "num_envs_per_env_runner": 1,
+        "train_batch_size": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "engine"),
+    [
+        ({}, "batched+fused"),
+        ({"learner_obstacle": "the module is recurrent"}, "batched+RLlib"),
+        ({"runner_obstacle": "callbacks are the script's own"}, "RLlib+fused"),
+        ({"runner_obstacle": "there are several agents", "learner_obstacle": "there are several agents"}, OWN),
+    ],
+)
+def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
+    spec = script_spec(script_facts(**found))
+    assert engine_of_space(spec) == engine
+    assert (other_engine(spec) is None) == (engine == OWN), "RLlib alone can run it"
+
+
+def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
+    folder = write_study(tmp_path, script_spec(), [])
+    other = script_facts(
+        source={"file": "my_train.py", "sha256": "1" * 64}, values={**script_facts().values, "gamma": 0.9}
+    )
+    options = RunOptions(name="demo", out=tmp_path, resume=True)
+    assert resumed_identity(folder, script_spec(), options).name == "demo"
+    with pytest.raises(RecordError, match=r"needs the script that the study was started with, got .*values"):
+        resumed_identity(folder, script_spec(other), options)

@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 from study.cli import commands as cli
 from study.designs.holdup.certificate import export_python, export_yaml, make_certificate
 from study.errors import AnalysisError, SpaceError
-from study.exporting.script import trial_as_script, trial_as_space, trial_of
+from study.exporting.script import plain_script, trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
-from study.records.records import TrialStarted
 from study.space.parameters import ALGORITHMS, PARAMETERS
 from study.space.parsing import parse_space
 from study.space.settings import resolve
@@ -25,15 +24,9 @@ from tests.spaces import requests_of, throughput_spec
 from tests.spaces import spec as plain_spec
 from tests.values import replace
 
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
-    spec = holdup.holdup_spec(
-        environment__kwargs={"sutton_barto_reward": False},
-        environment__max_episode_steps=400,
-        rllib={"reporting": {"metrics_num_episodes_for_smoothing": 10}},
-    )
-    return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
+SETTING = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional} | {
+    "num_env_runners": 4
+}
 
 
 def arguments(script: str, method: str) -> dict[str, object]:
@@ -43,54 +36,50 @@ def arguments(script: str, method: str) -> dict[str, object]:
     return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
 
 
-def test_the_script_has_the_environment_the_network_and_the_budget(study: StudyFolder) -> None:
-    script = export_python(study, 6)
+def scripted(**changes: Any) -> str:
+    script = plain_script(plain_spec(**changes), SETTING, header=[], iterations=None)
     compile(script, "export.py", "exec")
-    assert arguments(script, "reporting") == {"metrics_num_episodes_for_smoothing": 10}
+    return script
+
+
+def test_the_script_has_the_environment_the_network_and_the_budget() -> None:
+    made = {"environment__kwargs": {"sutton_barto_reward": False}, "environment__max_episode_steps": 400}
+    script = scripted(**made, budget__env_steps=2000)
     assert "env = gymnasium.make('CartPole-v1', max_episode_steps=400, **{'sutton_barto_reward': False})" in script
-    assert "fcnet_hiddens=[64, 64]" in script
-    assert "env_steps < 2000" in script
+    assert "fcnet_hiddens=[64, 64]" in script and "env_steps < 2000" in script
     assert not re.search(r"^\s*(import|from) (study|analysis)\b", script, re.MULTILINE)
+    own = {"environment__id": "my_package.envs:Maze", "environment__max_episode_steps": 77}
+    script = scripted(**own, model={"conv_filters": [[16, 4, 2]], "fcnet_hiddens": [128]})
+    assert "importlib.import_module('my_package.envs')" in script and "gymnasium.wrappers.TimeLimit(env, 77)" in script
+    assert "conv_filters=[[16, 4, 2]]" in script and "head_fcnet_hiddens=[128]" in script
 
 
-def test_the_yaml_is_a_space_that_runs_the_setting_and_says_which_scales_were_confirmed(study: StudyFolder) -> None:
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({"model__conv_net": "nature"}, "conv_net"),
+        ({"algorithm": "A2C", "parameters__minibatch_size": None}, "the update of A2C"),
+        ({"environment__backend": "envpool"}, "the backend envpool"),
+    ],
+)
+def test_what_rllib_lacks_is_not_left_out_of_a_script(changes: dict[str, Any], lacking: str) -> None:
+    with pytest.raises(AnalysisError, match=rf"RLlib lacks {lacking}\. Fix: Use `export --format yaml`"):
+        scripted(**changes)
+
+
+def test_a_winner_is_a_script_and_a_space_that_say_which_scales_were_confirmed(tmp_path: Path) -> None:
+    spec = holdup.holdup_spec()
+    study = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
     text, rule = export_yaml(study, 9), make_certificate(study)["winner"]["rule"]
     spec = parse_space(read_text(text, name="export"))
     assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
-    assert spec.tuned == {}
     assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
-    assert (spec.environment.target, spec.budget.env_steps, spec.holdup) == (450, 2000, None)
+    assert (spec.tuned, spec.environment.target, spec.budget.env_steps, spec.holdup) == ({}, 450, 2000, None)
     for warned in (text, export_python(study, 9)):
         assert "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6." in warned
 
 
-def test_what_rllib_lacks_is_not_left_out_of_a_script(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec(model__conv_net="nature")
-    folder = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    with pytest.raises(AnalysisError, match=r"conv_net\. Fix: Use `export --format yaml`"):
-        export_python(folder, 6)
-    assert "conv_net: nature" in export_yaml(folder, 6)
-
-
-def test_an_own_class_and_a_network_of_convolutions_are_written_out(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec(
-        environment__id="my_package.envs:Maze",
-        environment__max_episode_steps=77,
-        model={"conv_filters": [[16, 4, 2]], "fcnet_hiddens": [128]},
-    )
-    script = export_python(holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec)), 6)
-    compile(script, "export.py", "exec")
-    assert "importlib.import_module('my_package.envs')" in script
-    assert "gymnasium.wrappers.TimeLimit(env, 77)" in script
-    assert "conv_filters=[[16, 4, 2]]" in script
-    assert "head_fcnet_hiddens=[128]" in script
-
-
 # --- any trial of any study -------------------------------------------------------------------------------------
-
-SETTING = {name: PARAMETERS[name].default for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional} | {
-    "num_env_runners": 4
-}
 
 
 def study_of(path: Path, spec: StudySpec, *, trials: int = 1, **changes: Any) -> StudyFolder:
@@ -99,12 +88,9 @@ def study_of(path: Path, spec: StudySpec, *, trials: int = 1, **changes: Any) ->
     synthetic.append(folder, synthetic.opened())
     for trial in range(trials):
         begun, *others = synthetic.whole_trial(trial)
-        assert isinstance(begun, TrialStarted)
-        given = {name: value for name, value in spec.traits.given.items() if name in PARAMETERS}
-        setting = {**SETTING, **given, "lr": 0.001 * (trial + 1)} | changes.pop("setting", {})
-        synthetic.append(folder, replace(begun, setting=setting, seed=7, **changes), *others[:-1])
-        if trial < trials - 1 or trials == 1:
-            synthetic.append(folder, others[-1])
+        setting = {**SETTING, "lr": 0.001 * (trial + 1)} | changes.pop("setting", {})
+        ended = others if trial < trials - 1 or trials == 1 else others[:-1]
+        synthetic.append(folder, replace(begun, setting=setting, seed=7, **changes), *ended)
     return folder
 
 
@@ -145,23 +131,15 @@ def test_a_trial_of_a_throughput_study_has_its_learners_and_no_space(tmp_path: P
         trial_of(folder, 9)
 
 
-def test_what_rllib_does_not_have_of_a2c_is_said(tmp_path: Path) -> None:
-    spec = plain_spec(algorithm="A2C", parameters__minibatch_size=None)
-    with pytest.raises(AnalysisError, match="RLlib lacks the update of A2C"):
-        trial_as_script(trial_of(study_of(tmp_path / "demo", spec), 0))
-
-
 def test_a_trial_of_a_script_is_the_calls_that_give_the_script_its_values(tmp_path: Path) -> None:
     found = facts(num_learners=2, values={**FACTS["values"], "kl_coeff": 0.0}, searched=["gamma"])
     own = dict(found.defaults)
     changed = {"num_env_runners": 4, "train_batch_size": 600, "kl_coeff": 0.3}
 
     def calls(setting: dict[str, Any]) -> list[str]:
-        folder = synthetic.make_folder(tmp_path / str(len(list(tmp_path.iterdir()))), of=script_spec(found))
-        begun, *others = synthetic.whole_trial(0)
-        assert isinstance(begun, TrialStarted)
-        synthetic.append(folder, synthetic.opened(), replace(begun, setting=setting), *others)
-        text = exported(folder, "--trial", "0")
+        folder = study_of(tmp_path / str(len(list(tmp_path.iterdir()))), script_spec(found))
+        trial = trial_of(folder, 0)
+        text = trial_as_script(replace(trial, setting=setting))
         return [line for line in text.splitlines() if not line.startswith("#")]
 
     assert calls(own) == ["config.training(gamma=0.99)"], "what the script lets Tune choose is always given"

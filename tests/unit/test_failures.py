@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from study.errors import TrialError
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import called_apart
-from study.trial.failures import causes, described, original, place_of, was_lost, within
+from study.trial.failures import causes, described, original, was_lost, within
 from tests.driven import Driven
 from tests.spaces import spec
 
@@ -49,13 +48,6 @@ def test_the_line_is_found_in_the_text_of_a_remote_traceback() -> None:
         "KeyError: 500",
     ]
     assert described(RuntimeError("\n".join(lines))) == "RuntimeError: KeyError: 500 (my_env.py, line 12, in step)"
-
-
-def test_no_line_where_no_code_of_a_person_took_part() -> None:
-    with pytest.raises(json.JSONDecodeError) as caught:
-        json.loads("{")
-    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this test's own line
-    assert place_of(caught.value) == ""
 
 
 def test_a_closed_chain_of_causes_ends() -> None:

@@ -133,7 +133,7 @@ LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
         "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
-        "study.evaluating.film study.ray_private study.jax_private": LIBRARIES,
+        "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,

@@ -6,13 +6,7 @@ import pytest
 
 from study.errors import TrialError
 from study.metrics import METRICS
-from study.trial.measure import (
-    ProcessMeasurement,
-    RunnerMeasurement,
-    StepMeasurement,
-    Watch,
-    iteration_metrics,
-)
+from study.trial.measure import ProcessMeasurement, RunnerMeasurement, StepMeasurement, Watch, iteration_metrics
 
 LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_explained_var": 0.2}
 
@@ -80,42 +74,39 @@ def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
     }
 
 
-def test_rounds_add_up_per_runner_and_without_an_ended_episode_there_is_no_training_return() -> None:
+def test_rounds_add_up_per_runner() -> None:
     found = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))))
-    assert found["slowest_runner_time_s"] == 3.5
-    assert found["mean_runner_time_s"] == 3.0
-    assert found["num_sampling_rounds"] == 2
-    assert found["train_batch_size_actual"] == 400
-    assert found["peak_rss_mb"] == 1300.0
+    values = ("slowest_runner_time_s", "mean_runner_time_s", "num_sampling_rounds", "train_batch_size_actual")
+    assert [found[name] for name in (*values, "peak_rss_mb")] == [3.5, 3.0, 2, 400, 1300.0]
+
+
+PHASELESS = {"sampling_time_s": None, "learning_time_s": None, "sync_time_s": None}
 
 
 def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     """Runner 1 sent three samples, runner 2 one: they sampled 6 and 2 of the 7 seconds, the learner learnt in 4.5."""
     arrived = (sample(1, 2.5), sample(2, 2.0), sample(1, 2.5, peak_rss_mb=450.0), sample(1, 1.0, peak_rss_mb=460.0))
-    spans = replace(
-        step(arrived), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=4.5
-    )
-    found = iteration_metrics(replace(spans, policy_lag=1.5))
-    for name in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s", "num_sampling_rounds"):
+    spans = replace(step(arrived), **PHASELESS, learner_busy_time_s=4.5, policy_lag=1.5)  # type: ignore[arg-type]
+    found = iteration_metrics(spans)
+    for name in (*PHASELESS, "rest_time_s", "num_sampling_rounds"):
         assert found[name] is None
     assert (found["mean_runner_time_s"], found["slowest_runner_time_s"]) == (4.0, 6.0)
     assert (found["learner_busy_time_s"], found["policy_lag"]) == (4.5, 1.5)
-    assert found["overlap_time_s"] == 4.0 + 4.5 - 7.0
-    # A sample of 9 s and an update of 8 s began before the iteration of 7 s: neither can overlap it for longer.
-    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0), sample(2, 5.0)),)))["overlap_time_s"] == 3.5
-    assert iteration_metrics(replace(spans, rounds=((sample(1, 9.0),),)))["overlap_time_s"] == 4.5
-    assert iteration_metrics(replace(spans, learner_busy_time_s=8.0))["overlap_time_s"] == 4.0
     assert (found["num_healthy_env_runners"], found["train_batch_size_actual"]) == (2, 400)
     assert found["peak_rss_mb"] == 500.0 + 460.0 + 400.0  # the last word of each runner
-    idle = iteration_metrics(replace(spans, learner_busy_time_s=1.0))
-    assert idle["overlap_time_s"] == 0.0  # they may have taken turns
-
-
-def test_a_runner_that_has_yet_to_deliver_is_not_lost() -> None:
-    """Of three runners, one delivers in this iteration, one did before, and one has not yet."""
+    # A sample of 9 s and an update of 8 s began before the iteration of 7 s: neither can overlap it for longer. With an
+    # update of a second they may have taken turns.
+    for expected, changes in (
+        (4.0 + 4.5 - 7.0, {}),
+        (3.5, {"rounds": ((sample(1, 9.0), sample(2, 5.0)),)}),
+        (4.5, {"rounds": ((sample(1, 9.0),),)}),
+        (4.0, {"learner_busy_time_s": 8.0}),
+        (0.0, {"learner_busy_time_s": 1.0}),
+    ):
+        assert iteration_metrics(replace(spans, **changes))["overlap_time_s"] == expected  # type: ignore[arg-type]
+    # Of three runners, one delivers in this iteration, one did before, and one has not yet.
     earlier, now = sample(2, 2.0, peak_rss_mb=450.0), sample(1, 2.0, peak_rss_mb=430.0)
-    spans = replace(step((now,)), sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner_busy_time_s=1.0)
-    found = iteration_metrics(replace(spans, num_env_runners=3, latest=(sample(1, 1.0), earlier)))
+    found = iteration_metrics(replace(spans, rounds=((now,),), num_env_runners=3, latest=(sample(1, 1.0), earlier)))
     assert (found["num_healthy_env_runners"], found["peak_rss_mb"]) == (3, 500.0 + 430.0 + 450.0)
     assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 
@@ -124,13 +115,11 @@ def test_an_iteration_without_an_update_has_diverged_only_where_there_are_phases
     without = replace(step((sample(1, 1.0),)), num_gradient_updates=0)
     with pytest.raises(TrialError, match="diverged"):
         iteration_metrics(without)
-    spans = replace(without, sampling_time_s=None, learning_time_s=None, sync_time_s=None, learner={})
-    found = iteration_metrics(spans)
+    found = iteration_metrics(replace(without, **PHASELESS, learner={}))  # type: ignore[arg-type]
     assert (found["num_gradient_updates"], found["policy_loss"]) == (0, None)
     quiet = sample(1, 1.0, episode_return_sum=0.0, num_episodes=0, episode_len_sum=0)
     found = iteration_metrics(step((quiet,)))
-    assert found["training_return"] is None
-    assert (found["num_episodes"], found["episode_return_sum"]) == (0, 0.0)
+    assert (found["num_episodes"], found["episode_return_sum"], found["training_return"]) == (0, 0.0, None)
 
 
 @pytest.mark.parametrize("name", ["kl", "entropy", "policy_loss", "vf_loss"])

@@ -176,7 +176,6 @@ def test_the_digest_ignores_what_a_resume_may_change_and_what_equals_a_default()
     for changes in (
         {"search__sampler": "tpe"},
         {"budget__env_steps": 1001},
-        {"rllib": {"training": {"use_gae": True}}},
         {"parameters__lr": 3e-4},
         {"environment__step_wait_ms": 4},
     ):

@@ -113,7 +113,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SCRIPTED, "environment.id: Pendulum-v1", "", "Pendulum-v1"),
     (SCRIPTED, "environment.step_wait_ms: 2", "", "2.0"),
     (SEARCH, "environment.process: own", "parameters.num_envs_per_env_runner", ""),
-    (SCRIPTED, "rllib.training: {use_gae: true}", "rllib", ""),
     (OF_SAC, "parameters.steps_per_env_runner: 9", "", "9"),
     (SCHEDULED, "parameters.grad_clip: 1.0", "", ""),
     (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", "a schedule in the script"),
@@ -157,7 +156,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
 KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "parameters.minibatch_size: 800"),
     (SEARCH, "search.baselines: [{name: a, parameters: {lr: 1.0, num_minibatches: 2}}]"),  # outside of the space
-    (SEARCH, "rllib.training.shuffle_batch_per_epoch: false"),
     (SEARCH, "parameters.train_batch_size: [8, 800], parameters.minibatch_size: 8"),
     (SEARCH, "parameters.num_env_runners: [1, 400]"),  # 800 lanes
     (SEARCH, "parameters.train_batch_size: 333"),  # the batched runner fills any batch to the step

@@ -38,8 +38,7 @@ from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
-from study.trial.measure import ProcessMeasurement, RunnerMeasurement, Watch
-from study.trial.places import Place, here
+from study.trial.measure import Place, ProcessMeasurement, RunnerMeasurement, Watch
 
 _PIPELINES = {
     COMPONENT_ENV_TO_MODULE_CONNECTOR: "_env_to_module",
@@ -196,8 +195,8 @@ class Measuring(EnvRunner):
         """Return what this process really is."""
         self._watch.skip()
         return RunnerReport(
-            place=here(
-                "runner" if self.worker_index else "main",
+            place=Place(
+                process="runner" if self.worker_index else "main",
                 number=self.worker_index,
                 runners=tuple(sorted({runner for runner, _ in self.lanes})),
                 num_cpus=self.config.num_cpus_per_env_runner,
@@ -319,24 +318,26 @@ class _Hosted:
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
-        others = _globals()
+        others = generators_now()
         if self._globals is None:  # a runner with a seed seeds them by itself
             seed_globally(int(np.random.SeedSequence().generate_state(1)[0]))
         else:
-            _set_globals(self._globals)
+            set_generators(self._globals)
         try:
             yield
         finally:
-            self._globals = _globals()
-            _set_globals(others)
+            self._globals = generators_now()
+            set_generators(others)
 
 
-def _globals() -> tuple[Any, Any, Any, int]:
+def generators_now() -> tuple[Any, Any, Any, int]:
+    """Return the states of the global generators of this process, and of torch's determinism."""
     numpy_state = np.random.get_state()  # noqa: NPY002 (RLlib's runners use it)
     return torch.get_rng_state(), numpy_state, random.getstate(), torch.get_deterministic_debug_mode()
 
 
-def _set_globals(states: tuple[Any, Any, Any, int]) -> None:
+def set_generators(states: tuple[Any, Any, Any, int]) -> None:
+    """Put back what `generators_now` returned."""
     torch.set_rng_state(states[0])
     np.random.set_state(states[1])  # noqa: NPY002
     random.setstate(states[2])
