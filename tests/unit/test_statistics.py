@@ -286,7 +286,7 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: statistics.mean_interval(GOOD, level=95), "estimate: .*level=95"),
+        (lambda: statistics.difference_of_means(GOOD, GOOD, level=95), "estimate: .*level=95"),
         (lambda: replace(statistics.mean_interval(GOOD), value=np.nan), "estimate: .*got nan"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
         (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
