@@ -17,7 +17,6 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
     Record,
-    SettingsFrozen,
     StageDecided,
     Status,
     StudyClosed,
@@ -27,11 +26,10 @@ from study.records.records import (
     TrialEnded,
     TrialRequest,
     digest_of,
-    read_lines,
     written_line,
 )
 from study.space.parameters import Value
-from study.space.settings import resolve, spec_of
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from tests import reported
 from tests.spaces import cluster as cluster_of
@@ -256,9 +254,3 @@ def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
     """Replace the records of a study, as a driver writes them."""
     lines = [written_line(record, seq=seq, moment=BEGUN + seq) for seq, record in enumerate(records)]
     folder.records.write_bytes(b"".join(lines))
-
-
-def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:
-    """Return the winner's parameters at a scale."""
-    frozen = next(line.record for line in read_lines(folder.records) if isinstance(line.record, SettingsFrozen))
-    return resolve(frozen.settings[frozen.winner], scale)
