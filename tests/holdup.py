@@ -226,14 +226,14 @@ def _training(
     )
 
 
-def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name: str = "demo") -> StudyFolder:
+def write_study(path: Path, spec: StudySpec, records: Iterable[Record]) -> StudyFolder:
     """Write a study folder with these records, numbered and dated one after another."""
     folder = StudyFolder(path)
     folder.prepare()
     identity = StudyIdentity(
         format=1,
-        study_id=f"id-{name}",
-        name=name,
+        study_id="id-demo",
+        name="demo",
         created=BEGUN,
         tracking_uri="sqlite:////home/somebody/mlflow.db",
         space="/home/somebody/space.yaml",
