@@ -205,10 +205,10 @@ def _clocks(rows: Sequence[TrialRow]) -> Iterator[Advice]:
     settled = [row for row in rows if row.timing and not (row.provisional and row.status == "running")]
     for label, runs in sorted(Counter(str(row.timing) for row in settled).items()):
         if label != "measured":
-            of = f"{runs} of {count(len(settled), 'clock')} {'is' if runs == 1 else 'are'} {label}"
+            of = f"{runs:,} of {count(len(settled), 'clock')} {'is' if runs == 1 else 'are'} {label}"
             reasons = (row.timing_reason for row in settled if row.timing == label and row.timing_reason)
-            such = f", such as: {one_line(reason)}" if (reason := next(reasons, "")) else ""
-            yield Advice(f"{of} and in no efficiency table{such}.")
+            such = f"{', such as' if runs > 1 else ''}: {one_line(reason)}" if (reason := next(reasons, "")) else ""
+            yield Advice(f"{of} and in no efficiency table{such.removesuffix('.')}.")
 
 
 def _mlflow(status: Status, folder: StudyFolder) -> Iterator[Advice]:

@@ -140,10 +140,11 @@ def as_run(file: Path, changes: list[str]) -> str:
 
     Then without the file's comments, which may say something else of a value that was changed.
     """
+    source = read_space(file, overrides=changes)  # which refuses what is no text
     if not changes:
         return file.read_text(encoding="utf-8-sig")
     header = f"# {file.name}, with what the command line changed."
-    return written(read_space(file, overrides=changes).content, header=header)
+    return written(source.content, header=header)
 
 
 def check_stage(text: str | None, spec: StudySpec) -> None:

@@ -226,12 +226,15 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
         return
     total, each = Process(*map(sum, zip(*all_of, strict=True))), "; ".join(dict.fromkeys(map(_resources, all_of)))
     emulated = "" if execution == "emulated" or spec.not_emulated else ", or set execution: emulated"
+    fix = f"Use smaller scales, a smaller network (model.fcnet_hiddens), more nodes, or lower resources.*{emulated}."
+    if without := bool(total.num_gpus) and not any(node.num_gpus for node in cluster.nodes):
+        fix = "Run where the GPUs are, or set resources.num_gpus_per_learner: 0."
     raise ClusterError(
         where=f"parameters.{SCALE}",
         rule=f"{scale} runners need {_resources(total)} at once, every process on one node and the largest placed "
         f"first (processes of {each})",
-        got=", ".join(f"{node.address} with {_resources(node)}" for node in cluster.nodes),
-        fix=f"Use smaller scales, a smaller network (model.fcnet_hiddens), more nodes, or lower resources.*{emulated}.",
+        got=", ".join(f"{node.address} with {_resources(node)}{', no GPU' * without}" for node in cluster.nodes),
+        fix=fix,
     )
 
 

@@ -402,7 +402,7 @@ def repeat(
     trial: Trial = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, none of which the study has used.")] = 5,
     address: Address = None,
-    dry_run: DryRun = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
 ) -> None:
     """Train the setting of a trial again on new seeds.
 

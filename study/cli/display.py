@@ -129,7 +129,7 @@ def headline(conductor: "Conductor") -> str:
     phase, stop = conductor.phase, conductor.stop
     left = time_left(rows, running, total, time.time()) if stop is None else None
     counts = conductor.ledger.counts()
-    how_far = _how_far(counts, f"{'about ' if phase else ''}{total}", running, left=left, best=best)
+    how_far = _how_far(counts, f"{'about ' if phase else ''}{total:,}", running, left=left, best=best)
     return f"{f'{phase}: ' if phase else ''}{how_far}{f' · stopping: {stop.detail}' if stop else ''}"
 
 
@@ -139,7 +139,7 @@ def _how_far(
     """Return what has ended of `total` trials, what runs, how long the rest should take."""
     starting = sum(row.timing is None for row in running)
     parts = [
-        f"{counts['finished'] + counts['failed']} of {total} trials ended",
+        f"{counts['finished'] + counts['failed']:,} of {total} trials ended",
         f"{counts['failed']} failed" if counts["failed"] else "",
         best,
         f"{len(running)} running{f' ({starting} starting)' if starting else ''}" if running else "",
@@ -175,7 +175,7 @@ def show(console: Console, status: Status, *, at_end: bool = False) -> None:
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
     say(console, f": {status.state}{stage}{session}", title=status.name)
-    total = f"{'about ' if status.guessed else ''}{status.num_trials}"
+    total = f"{'about ' if status.guessed else ''}{status.num_trials:,}"
     say(console, _how_far(status.counts, total, status.running, left=status.left))
     for problem in status.problems:
         say(console, f"! {problem}")

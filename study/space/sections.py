@@ -100,8 +100,12 @@ beside a second environment, which is tried before the first trial. `shared`: se
             module = file[1].removeprefix("./").replace("/", ".")
             rule, fix = "must be `module:Class`, without `.py`", f"Did you mean '{module}{file[2]}'?"
             raise broken(rule=rule, got=f"'{env_id}'", fix=fix)
-        if is_procgen(env_id) and (game := env_id.removeprefix(PREFIX)) not in GAMES:
-            raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=suggestion(game, GAMES))
+        if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
+            raise broken(
+                rule="must be a game of Procgen",
+                got=f"'{env_id}'",
+                fix=suggestion(env_id, [f"{PREFIX}{each}" for each in GAMES]),
+            )
         return env_id
 
     @model_validator(mode="before")

@@ -178,7 +178,7 @@ study, else `rllib`; each trial records which."""
 learning is the same, the clock is not. `auto`: real where every process gets a core of its own and the memory \
 suffices (of a search, at two of its scales), where environments wait (`step_wait_ms`), or emulation is impossible."""
     budget: BudgetSpec = BudgetSpec()  # type: ignore[call-arg]
-    """When a trial ends. A throughput study counts its iterations itself."""
+    """When a trial ends: at the first of the limits given. A throughput study counts its iterations itself."""
     search: SearchSpec = SearchSpec()  # type: ignore[call-arg]
     """Who proposes settings."""
     holdup: HoldUpSpec | None = None

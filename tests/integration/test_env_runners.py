@@ -201,7 +201,7 @@ def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
     runner.set_state({"rl_module": state})
     measurement = runner.measured_sample()[2]
     assert "the training diverged" in measurement.error
-    assert measurement.fix == "Lower lr, clip_param or num_epochs."
+    assert measurement.fix == "Lower lr, clip_param or num_epochs, or scale what is observed."
 
 
 class Sized(Plain):

@@ -54,6 +54,15 @@ def test_the_script_has_the_environment_the_network_and_the_budget() -> None:
     assert "conv_filters=[[16, 4, 2]]" in script and "head_fcnet_hiddens=[128]" in script
 
 
+def test_a_script_holds_the_texts_of_a_space_and_its_header_as_texts() -> None:
+    attack = 'x\'); import os; (\'"""\nimport os\rimport os\u2028import os'
+    changes = {"environment__id": attack, "environment__kwargs": {attack: attack}}
+    script = plain_script(plain_spec(**changes), SETTING, header=[attack], iterations=None)
+    nodes = [*ast.walk(ast.parse(script))]
+    assert "os" not in [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
+    assert attack in [node.value for node in nodes if isinstance(node, ast.Constant)]
+
+
 @pytest.mark.parametrize(
     ("changes", "lacking"),
     [

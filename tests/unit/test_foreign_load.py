@@ -25,7 +25,7 @@ from study.machine.load import (
 from study.records.derived import table_row
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog
-from study.trial import places
+from study.trial import measure
 from tests.driven import Session
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec
@@ -140,15 +140,15 @@ def test_each_machine_of_a_trial_is_read_once_whatever_its_name(monkeypatch, mac
         return SimpleNamespace(apply=SimpleNamespace(remote=lambda _, ours, last: asked.update({place.pid: ours})))
 
     context = SimpleNamespace(get_session_name=lambda: SESSION)
-    monkeypatch.setattr(places.ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(places.ray, "get", lambda answers, timeout: answers)
+    monkeypatch.setattr(measure.ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(measure.ray, "get", lambda answers, timeout: answers)
     about = {"runners": (), "cpu_model": "some CPU", "num_cpus": 1}
     everywhere = [
-        places.Place(process="runner" if number else "main", number=number, node=f"10.0.0.{number}",
+        measure.Place(process="runner" if number else "main", number=number, node=f"10.0.0.{number}",
                      host=machine.partition("/")[0], machine=machine, pid=100 + number, **about)
         for number, machine in enumerate(machines)
     ]  # fmt: skip
-    places.NodeWatch(everywhere, actor_of, driver=None).begin()
+    measure.NodeWatch(everywhere, actor_of, driver=None).begin()
     assert sorted(asked) == read_by
     for ours in asked.values():
         of = {pid: machine for machine, pids in ours.trial.items() for pid in pids}

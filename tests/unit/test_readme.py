@@ -81,6 +81,13 @@ def test_the_page_for_developers_names_functions_that_exist(file, function):
     assert re.search(rf"^ *(async )?def {function}\(", (ROOT / "study" / file).read_text(), flags=re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_test_that_a_page_names_exists(page):
+    source = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`(test_\w+)(…?)`", PAGES[page])
+    assert [name for name, cut in named if f"def {name}{'' if cut else '('}" not in source] == []
+
+
 def test_the_help_of_run_names_every_exit_code():
     text = CliRunner(env={"COLUMNS": "200"}).invoke(cli.app, ["run", "--help"]).output
     said = text.split("Exit codes:")[1].split("Options")[0]

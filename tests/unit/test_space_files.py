@@ -147,8 +147,9 @@ def test_a_range_of_runners_stands_for_scales():
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(SpaceError, match=r"UTF-8 text. Fix: Save it as UTF-8"):
-        load_space(file)
+    for read in (load_space, lambda file: as_run(file, [])):
+        with pytest.raises(SpaceError, match=r"UTF-8 text. Fix: Save it as UTF-8"):
+            read(file)
     file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
     with pytest.raises(SpaceError, match=r"\(line 13\).*must be UTF-8 text"):
         load_space(file)
