@@ -100,7 +100,7 @@ beside a second environment, which is tried before the first trial. `shared`: se
             module = file[1].removeprefix("./").replace("/", ".")
             rule, fix = "must be `module:Class`, without `.py`", f"Did you mean '{module}{file[2]}'?"
             raise broken(rule=rule, got=f"'{env_id}'", fix=fix)
-        if is_procgen(env_id) and (game := env_id.removeprefix(PREFIX)) not in GAMES:
+        if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
             raise broken(
                 rule="must be a game of Procgen",
                 got=f"'{env_id}'",
