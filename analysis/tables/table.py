@@ -31,7 +31,7 @@ NARROWEST = 12
 
 def to_csv(table: "Table") -> str:
     """Return all numbers at full precision under `#` lines that say the rest: `pd.read_csv(file, comment="#")`."""
-    said = [table.heading, table.said, table.counts, *table.notes, *table.definitions]
+    said = [table.heading, table.said, table.rests_on, *table.notes, *table.definitions]
     said += [f"{column.name} [{column.unit or 'text'}]: {column.meaning}" for column in table.columns]
     head = "".join(f"# {csv_cell(one_line(text))}\n" for text in said)
     return head + frame_to_csv(table.frame) if len(table.frame.columns) else head
@@ -344,12 +344,16 @@ class Table:
 
     @property
     def counts(self) -> str:
-        """What the table rests on and what it leaves out, and the rows that people are not shown, in sentences."""
-        reasons = [f"{number:,} ({reason})" for reason, number in self.excluded.items() if number and reason != FAILED]
+        """How many rows people are not shown, and what the table rests on and leaves out, in sentences."""
         more = len(self.frame) - self.most_rows
-        hidden = f"… and {more:,} more rows; the CSV has all of them. " if more > 0 else ""
+        return (f"… and {more:,} more rows; the CSV has all of them. " if more > 0 else "") + self.rests_on
+
+    @property
+    def rests_on(self) -> str:
+        """What the table rests on and what it leaves out, in a sentence."""
+        reasons = [f"{number:,} ({reason})" for reason, number in self.excluded.items() if number and reason != FAILED]
         left_out = ", ".join(reasons) or "none"
-        return f"{hidden}n = {count(self.n, 'run')}, {self.n_failed:,} failed; left out: {left_out}."
+        return f"n = {count(self.n, 'run')}, {self.n_failed:,} failed; left out: {left_out}."
 
     def shown(self) -> Shown:
         """Return what people see: where all rows have one value of a column, that stands above them."""
