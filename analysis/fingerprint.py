@@ -223,11 +223,10 @@ def differing(first: str, second: str) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def replaced(fingerprint: str, gone: Iterable[str], added: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the fingerprint without some of its outermost fields, and with others in their place."""
-    left_out = frozenset(gone)
-    content = {name: value for name, value in orjson.loads(fingerprint).items() if name not in left_out}
-    return orjson.dumps(content | dict(added), option=orjson.OPT_SORT_KEYS).decode()
+def without_batch(fingerprint: str, **others: float) -> str:
+    """Return the fingerprint without the train batch size, and with other fields in its place."""
+    content = {name: value for name, value in orjson.loads(fingerprint).items() if name != BATCH}
+    return orjson.dumps(content | others, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def labels(fingerprints: Sequence[str]) -> list[str]:

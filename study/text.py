@@ -53,9 +53,9 @@ def significant(value: float) -> str:
     return f"{value:.{DIGITS - 1}e}" if abs(value) < TINY else fixed(value, decimals_of(value))
 
 
-def count(number: float, one: str, many: str = "", *, form: str = ",") -> str:
-    """Return `1 runner`, `2,000 runners`, the number in a format of Python's."""
-    return f"{number:{form}} {one if number == 1 else many or f'{one}s'}"
+def count(number: float, one: str, many: str = "") -> str:
+    """Return `1 runner`, `2,000 runners`."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def duration(seconds: float) -> str:

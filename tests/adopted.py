@@ -38,7 +38,7 @@ def forked_readings() -> Iterator[None]:
         assert server.stdin is not None and server.stdout is not None
         assert server.stdout.readline() == "ready\n"
 
-        def run(place: Path, timeout_s: float) -> int:
+        def run(place: Path) -> int:
             server.stdin.write(f"{place}\t{Path.cwd()}\n")  # type: ignore[union-attr]
             server.stdin.flush()  # type: ignore[union-attr]
             return int(server.stdout.readline())  # type: ignore[union-attr]

@@ -17,7 +17,6 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import (
     Record,
-    SettingsFrozen,
     StageDecided,
     Status,
     StudyClosed,
@@ -27,11 +26,10 @@ from study.records.records import (
     TrialEnded,
     TrialRequest,
     digest_of,
-    read_lines,
     written_line,
 )
 from study.space.parameters import Value
-from study.space.settings import resolve, spec_of
+from study.space.settings import spec_of
 from study.space.spec import StudySpec
 from tests import reported
 from tests.spaces import cluster as cluster_of
@@ -228,14 +226,14 @@ def _training(
     )
 
 
-def write_study(path: Path, spec: StudySpec, records: Iterable[Record], *, name: str = "demo") -> StudyFolder:
+def write_study(path: Path, spec: StudySpec, records: Iterable[Record]) -> StudyFolder:
     """Write a study folder with these records, numbered and dated one after another."""
     folder = StudyFolder(path)
     folder.prepare()
     identity = StudyIdentity(
         format=1,
-        study_id=f"id-{name}",
-        name=name,
+        study_id="id-demo",
+        name="demo",
         created=BEGUN,
         tracking_uri="sqlite:////home/somebody/mlflow.db",
         space="/home/somebody/space.yaml",
@@ -256,9 +254,3 @@ def write_records(folder: StudyFolder, records: Iterable[Record]) -> None:
     """Replace the records of a study, as a driver writes them."""
     lines = [written_line(record, seq=seq, moment=BEGUN + seq) for seq, record in enumerate(records)]
     folder.records.write_bytes(b"".join(lines))
-
-
-def winner_setting(folder: StudyFolder, scale: int) -> dict[str, Value]:
-    """Return the winner's parameters at a scale."""
-    frozen = next(line.record for line in read_lines(folder.records) if isinstance(line.record, SettingsFrozen))
-    return resolve(frozen.settings[frozen.winner], scale)

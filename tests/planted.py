@@ -96,13 +96,11 @@ def run(
     }
 
 
-def amdahl(
-    scales: Iterable[int] = (1, 2, 4, 8, 16), *, blocks: int = 3, serial_s: float = 0.2, parallel_s: float = 3.0
-) -> list[dict[str, Any]]:
-    """Return runs with T(n) = serial + parallel / n, times the factor of their block."""
+def amdahl(scales: Iterable[int] = (1, 2, 4, 8, 16), *, blocks: int = 3) -> list[dict[str, Any]]:
+    """Return runs with T(n) = 0.2 s + 3 s / n, times the factor of their block."""
     cells = [(seed, n) for seed in range(1, blocks + 1) for n in scales]
     return [
-        run(trial, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * (serial_s + parallel_s / n))
+        run(trial, runners=n, seed=seed, iteration_time_s=NOISE[seed - 1] * (0.2 + 3.0 / n))
         for trial, (seed, n) in enumerate(cells)
     ]
 

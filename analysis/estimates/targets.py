@@ -13,9 +13,9 @@ import pandas as pd
 
 from analysis.estimates.settings import CHOSEN_BY, Setting
 from analysis.quantity import Part, Row, quantity, rows_of
-from analysis.scaling.blocks import LEVEL, as_int, product_of, scaled
+from analysis.scaling.blocks import as_int, quotient_of, scaled
 from analysis.scaling.clock import rate_of
-from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_restricted_means
+from study.statistics import LEVEL, BoolArray, Estimate, FloatArray, ratio_of_restricted_means
 
 SECONDS_PER_HOUR = 3600
 BEFORE = "env_steps_before_target"
@@ -85,7 +85,7 @@ def steps_to_target(at: Reach) -> Estimate:
 @quantity("target", "s", "time to the target")
 def time_to_target_s(at: Reach) -> Estimate | None:
     """Steps to the target over throughput: seconds of training; of settings with a measured clock."""
-    return product_of(at.steps, rate_of(at.timed), power=-1) if len(at.timed) else None
+    return quotient_of(at.steps, rate_of(at.timed)) if len(at.timed) else None
 
 
 @quantity("target", "CPU h", "CPU-hours to the target")

@@ -28,11 +28,11 @@ import pandas as pd
 from scipy import optimize, stats
 
 from analysis.quantity import Basis, Row, quantity, row
-from analysis.scaling.blocks import LEVEL, Selection, exponential
+from analysis.scaling.blocks import Selection, exponential
 from analysis.scaling.clock import engine_in
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS
-from study.statistics import Estimate, FloatArray, t_estimate, without_interval
+from study.statistics import LEVEL, Estimate, FloatArray, t_estimate, without_interval
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "mean_runner": ("alpha", "beta", "gamma"),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from analysis.fingerprint import labels
-from study.statistics import Estimate, t_estimate, t_quantile, variance, without_interval
+from study.statistics import LEVEL, Estimate, t_estimate, t_quantile, variance, without_interval
 
 _SIDE_BY_SIDE = re.compile(r"allocation (?!1 )\d+ x \d+|shared")
 """Name of several trials that shared the machine, in throughput and hold-up studies before version 0.15."""
@@ -113,8 +113,6 @@ Block = Hashable
 Logs = Mapping[Block, float]
 """Mean logarithm of a cell's runs by block."""
 
-LEVEL = 0.95
-"""Nominal coverage of every interval of times."""
 PAIRED = "paired t on logs"
 WELCH = "Welch t on logs"
 BY_DEFINITION = "by definition"
@@ -199,30 +197,28 @@ def exponential(estimate: Estimate) -> Estimate:
     return replace(estimate, value=value, low=low, high=high)
 
 
-def product_of(first: Estimate, second: Estimate, *, power: int = 1) -> Estimate:
-    """Return first * second ** power of two independent positive estimates, with the interval of recovered variances.
+def quotient_of(first: Estimate, second: Estimate) -> Estimate:
+    """Return first / second of two independent positive estimates, with the interval of recovered variances.
 
-    On logarithms: low = sum - sqrt((a - low_a)^2 + (b - low_b)^2), and likewise above; an end that one does not have
-    stays open.
+    On logarithms: low = a - b - sqrt((a - low_a)^2 + (high_b - b)^2), and likewise above; an end that one does not
+    have stays open.
 
     Source:
         Zou and Donner, Statistics in Medicine 27 (2008), MOVER.
     """
-    if second.method == BY_DEFINITION:
-        return first
-    (a, low_a, high_a), (b, *ends) = _logs(first, 1), _logs(second, power)
-    value = a + b
-    low, high = value - math.hypot(a - low_a, b - min(ends)), value + math.hypot(high_a - a, max(ends) - b)
+    (a, low_a, high_a), (b, low_b, high_b) = _logs(first), _logs(second)
+    value = a - b
+    low, high = value - math.hypot(a - low_a, high_b - b), value + math.hypot(high_a - a, b - low_b)
     n = min(first.n, second.n)
     return exponential(Estimate(value=value, low=low, high=high, n=n, level=first.level, method="MOVER"))
 
 
-def _logs(estimate: Estimate, power: int) -> tuple[float, float, float]:
-    """Return `power` times the logarithm of value and ends; an end at 0 or at infinity is open."""
+def _logs(estimate: Estimate) -> tuple[float, float, float]:
+    """Return the logarithms of value and ends; an end at 0 or at infinity is open."""
     known = estimate.has_interval
     low = math.log(estimate.low) if known and estimate.low > 0 else -math.inf
     high = math.log(estimate.high) if known and math.isfinite(estimate.high) else math.inf
-    return power * math.log(estimate.value), power * low, power * high
+    return math.log(estimate.value), low, high
 
 
 def _exp(value: float) -> float:

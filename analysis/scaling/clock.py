@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.fingerprint import BATCH, ENGINE, fields, labels, replaced
+from analysis.fingerprint import BATCH, ENGINE, fields, labels, without_batch
 from analysis.quantity import Part, Row, declare, quantity, rows_of
 from analysis.scaling import guard
 from analysis.scaling.blocks import (
@@ -359,7 +359,7 @@ def _workloads(runs: pd.DataFrame, kind: Kind) -> "pd.Series[Any]":
 
     @cache
     def key(fingerprint: str, batch: int, scale: int) -> str:
-        return replaced(fingerprint, (BATCH,), {"env_steps_per_runner": round(batch / scale, 6)})
+        return without_batch(fingerprint, env_steps_per_runner=round(batch / scale, 6))
 
     known = runs[[BATCH, "num_env_runners"]].notna().all(axis=1)
     result = pd.Series(pd.NA, index=runs.index, dtype=object)

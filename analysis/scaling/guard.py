@@ -13,7 +13,7 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, replaced, text_of
+from analysis.fingerprint import ABSENT, BATCH, ENGINE, SETTINGS, differing, fields, in_words, text_of, without_batch
 from analysis.quantity import Row, declare, row
 from analysis.scaling.blocks import block_means, blocks, contrast, exponential
 from study.statistics import Estimate
@@ -197,7 +197,7 @@ def squares(present: Collection[Cell]) -> list[tuple[Cell, Cell]]:
     families: dict[str, dict[int, dict[int, Cell]]] = {}
     for cell in present:
         if scales[cell.fingerprint] > 1 and cell.train_batch_size is not None:
-            family = families.setdefault(replaced(cell.fingerprint, (BATCH,)), {})
+            family = families.setdefault(without_batch(cell.fingerprint), {})
             family.setdefault(cell.num_env_runners, {})[cell.train_batch_size] = cell
     found = []
     for _, family in sorted(families.items()):

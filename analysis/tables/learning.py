@@ -18,7 +18,7 @@ from analysis.tables.table import Table, TableColumn, in_words, without_rows
 from study.engine import OWN
 from study.space.parameters import PARAMETERS, SCALE
 from study.space.settings import WINNER, WINNER_RLLIB
-from study.statistics import without_interval
+from study.statistics import LEVEL, without_interval
 from study.text import count
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _certificate(content: Mapping[str, Any], study: "Study", key: str, title: st
         for name, called in JUDGED.items():
             value: Any = arm[called]
             if isinstance(value, (int, float)):  # steps to target have no interval in a certificate
-                value = without_interval(value, n=arm["n"], level=0.95, method="none")
+                value = without_interval(value, n=arm["n"], level=LEVEL, method="none")
             elif (value := estimate_of(value)) is None:
                 continue
             rows.append({**place, "quantity": name, "estimate": value})

@@ -12,7 +12,7 @@ from analysis.scaling.clock import PHASES, SHARES
 from analysis.scaling.guard import Refusal
 from analysis.tables.pivot import KEY, pivot, table_of_pivot, told
 from analysis.tables.table import Table, TableColumn, table_of, without_rows
-from study.statistics import without_interval
+from study.statistics import LEVEL, without_interval
 from study.text import count, listed
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def provisional(study: "Study") -> Table | None:
     rows = []
     for cell, part in named.astype({"fingerprint": object}).groupby(by, dropna=False):
         rate = float(part["timed_env_steps"].sum()) / float(part["timed_s"].sum())
-        seen = without_interval(rate, n=num_seeds(part), level=0.95, method="not measured")
+        seen = without_interval(rate, n=num_seeds(part), level=LEVEL, method="not measured")
         rows.append(dict(zip(by, cell, strict=True)) | {"n": seen.n, "seen": seen})
     labels = ", ".join(f"{number:,} {label}" for label, number in named["timing"].value_counts().items())
     cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0

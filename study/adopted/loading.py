@@ -135,7 +135,7 @@ def words(arguments: str, where: str) -> list[str]:
 # --- a script ------------------------------------------------------------------------------------------------------
 
 
-def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEOUT_S, where: str = "config") -> Adopted:
+def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -> Adopted:
     """Run a script in a process of its own and return the configuration that it would train with.
 
     A second call for the same file and arguments returns the first one's result, and runs nothing.
@@ -143,7 +143,6 @@ def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEO
     Args:
         text: `my_train.py` or `my_train.py:make_config`.
         args: Arguments of the script's command line.
-        timeout_s: Seconds that it may take.
         where: Option or key that names the script, for messages.
 
     Raises:
@@ -162,7 +161,7 @@ def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEO
     request = {"file": str(file), "name": name, "args": list(args)}
     key = json.dumps([request, hashlib.sha256(file.read_bytes()).hexdigest()], sort_keys=True)
     if key not in _READ:
-        answer = _answer(request, timeout_s)
+        answer = _answer(request)
         if isinstance(answer, str):
             raise RuntimeError(f"reading {text} failed:\n{answer}")
         if not isinstance(answer, Adopted):
@@ -172,26 +171,26 @@ def read_script(text: str, *, args: Sequence[str] = (), timeout_s: float = TIMEO
     return _READ[key]
 
 
-def _answer(request: Mapping[str, Any], timeout_s: float) -> "Adopted | Sequence[Fault] | str":
+def _answer(request: Mapping[str, Any]) -> "Adopted | Sequence[Fault] | str":
     """Return what the process of a script answers, or the fault of one that does not."""
     with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
         place = Path(folder)
         (place / "request.json").write_text(json.dumps(request))
-        code = _run(place, timeout_s)
+        code = _run(place)
         if (file := place / "answer.pkl").exists():
             # Of the process that has run the script: to unpickle it runs nothing that has not run.
             answer: Adopted | Sequence[Fault] | str = pickle.loads(file.read_bytes())
             return answer
         got = f"code {code}, after it wrote: {last_line(place)}"
         if code is None:
-            got = f"no end within {timeout_s:g} s, after it wrote: {last_line(place)}"
+            got = f"no end within {TIMEOUT_S:g} s, after it wrote: {last_line(place)}"
         elif code == -signal.SIGKILL:
             got = "it was killed, as the system does where memory is short"
         rule, fix = "its process must come to its training", "Run the script by itself until it trains."
         return [Fault(where="", rule=rule, got=got, fix=fix)]
 
 
-def _run(place: Path, timeout_s: float) -> int | None:
+def _run(place: Path) -> int | None:
     """Run the process that executes the script; return its exit code, None where it ran past its limit.
 
     It and its children end with this call.
@@ -207,7 +206,7 @@ def _run(place: Path, timeout_s: float) -> int | None:
             start_new_session=True,
         )
     try:
-        return process.wait(timeout_s)
+        return process.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return None
     finally:

@@ -225,7 +225,7 @@ def values_set(
     learners: int,
     env_steps: int | None,
     own: Mapping[str, Value] = MappingProxyType({}),
-    has_kl_term: bool = True,
+    has_kl_term: bool,
 ) -> dict[str, dict[str, Any]]:
     """Return method of RLlib's configuration -> arguments that give it the values of a setting.
 

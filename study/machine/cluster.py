@@ -118,7 +118,7 @@ def resolve_address(address: str | None) -> str | None:
     return found
 
 
-def check_address(address: str, source: str = "--address") -> None:
+def check_address(address: str, source: str) -> None:
     """Check that an address, of an option or a variable, is host:port, and that a server accepts a connection there.
 
     Raises:
@@ -187,7 +187,7 @@ def _find_running() -> str:
 
 
 @contextlib.contextmanager
-def private_ray(*, num_cpus: int, verbose: bool = False) -> Iterator[ClusterShape]:
+def private_ray(*, num_cpus: int, verbose: bool) -> Iterator[ClusterShape]:
     """Start a Ray of our own, yield its shape, take it down.
 
     Raises:

@@ -15,7 +15,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,11 +65,11 @@ class BatchJob(NamedTuple):
     id: str
 
 
-def current_job(variables: Mapping[str, str] = os.environ) -> BatchJob | None:
+def current_job() -> BatchJob | None:
     """Return the job that this process belongs to; None outside of one."""
     for scheduler, name in SCHEDULERS.items():
-        if number := variables.get(name):
-            return BatchJob(scheduler, variables.get("HOSTNAME", "") if scheduler == "kubernetes" else number)
+        if number := os.environ.get(name):
+            return BatchJob(scheduler, os.environ.get("HOSTNAME", "") if scheduler == "kubernetes" else number)
     return None
 
 

@@ -88,11 +88,11 @@ def loaded_modules() -> tuple[OwnModule, ...]:
 
 
 def runtime_env(
-    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None, *, folder: str = ""
+    modules: Sequence[OwnModule], variables: Mapping[str, str | None] | None = None
 ) -> dict[str, Any] | None:
     """Return Ray's runtime environment that brings modules to every node, None where there is nothing to bring.
 
-    Every process has the variables, but for those that are None, and runs in a copy of the folder, if one is given.
+    Every process has the variables, but for those that are None.
 
     Raises:
         ClusterError: A module cannot travel.
@@ -100,11 +100,9 @@ def runtime_env(
     for module in (each for each in modules if not each.travels):
         rule, fix = "must be a folder or a .py file, so that nodes can get it", "Install it on every node."
         raise ClusterError(where=f"module '{module.name}'", rule=rule, got=module.path, fix=fix)
-    brought: dict[str, Any] = {"excludes": list(LEFT_OUT)} if modules or folder else {}
+    brought: dict[str, Any] = {}
     if modules:
-        brought["py_modules"] = [str(module.path) for module in modules]
-    if folder:
-        brought["working_dir"] = folder
+        brought = {"excludes": list(LEFT_OUT), "py_modules": [str(module.path) for module in modules]}
     if given := {name: value for name, value in (variables or {}).items() if value is not None}:
         brought["env_vars"] = given
     return brought or None

@@ -23,7 +23,7 @@ _PACKAGES = (
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
-def provenance(own_modules: Mapping[str, str | None] | None = None) -> dict[str, Any]:
+def provenance(own_modules: Mapping[str, str | None]) -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
     `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,

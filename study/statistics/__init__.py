@@ -21,6 +21,8 @@ FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 Side = Literal["both", "lower"]
 
+LEVEL = 0.95
+"""Nominal coverage of an interval, unless another is asked for."""
 NUM_RESAMPLES = 2_000
 """Resamples of a bootstrap: the ends of a 95 % interval then move by about 2 % of its width between two seeds."""
 BOOTSTRAP = "expanded percentile bootstrap"
@@ -187,7 +189,7 @@ def few_and_mixed(solved: npt.ArrayLike | None, n: int) -> bool:
     return n < FEWEST_RUNS and 0 < int(flags.sum()) < n
 
 
-def mean_interval(values: npt.ArrayLike, *, level: float = 0.95, solved: npt.ArrayLike | None = None) -> Estimate:
+def mean_interval(values: npt.ArrayLike, *, solved: npt.ArrayLike | None = None) -> Estimate:
     """Return the mean of independent runs with Student's t interval.
 
     There is none with one run, and none where fewer than `FEWEST_RUNS` runs are partly solved. **Not to be trusted for
@@ -195,21 +197,20 @@ def mean_interval(values: npt.ArrayLike, *, level: float = 0.95, solved: npt.Arr
 
     Args:
         values: One number per run, shape (runs,).
-        level: Nominal coverage, in (0, 1).
         solved: Which runs learnt the task, shape (runs,), boolean; None where there is no such thing.
     """
     sample = as_sample("values", values)
     value, error, n = float(sample.mean()), variance(sample) / sample.size, sample.size
     if few_and_mixed(solved, n):
-        return without_interval(value, n=n, level=level, method=MIXED)
-    return t_estimate(value, error, n - 1, n=n, level=level, method="Student t")
+        return without_interval(value, n=n, level=LEVEL, method=MIXED)
+    return t_estimate(value, error, n - 1, n=n, level=LEVEL, method="Student t")
 
 
 def difference_of_means(
     first: npt.ArrayLike,
     second: npt.ArrayLike,
     *,
-    level: float = 0.95,
+    level: float = LEVEL,
     side: Side = "both",
     first_solved: npt.ArrayLike | None = None,
     second_solved: npt.ArrayLike | None = None,
@@ -257,11 +258,7 @@ def iqm(values: npt.ArrayLike) -> float:
 
 
 def iqm_interval(
-    values: npt.ArrayLike,
-    *,
-    level: float = 0.95,
-    num_resamples: int = NUM_RESAMPLES,
-    solved: npt.ArrayLike | None = None,
+    values: npt.ArrayLike, *, num_resamples: int = NUM_RESAMPLES, solved: npt.ArrayLike | None = None
 ) -> Estimate:
     """Return the interquartile mean with an interval; for the arguments see `mean_interval`.
 
@@ -273,24 +270,24 @@ def iqm_interval(
     """
     sample = np.sort(as_sample("values", values))
     if few_and_mixed(solved, sample.size):
-        return without_interval(iqm(sample), n=sample.size, level=level, method=MIXED)
+        return without_interval(iqm(sample), n=sample.size, level=LEVEL, method=MIXED)
     if sample.size < FEWEST_RUNS:
         n, cut = sample.size, int(TRIMMED_SHARE * sample.size)
         kept, winsorised = n - 2 * cut, np.clip(sample, sample[cut], sample[n - cut - 1])
         squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
         method = "trimmed t" if cut else "Student t"
-        return t_estimate(iqm(sample), squared, kept - 1, n=n, level=level, method=method)
+        return t_estimate(iqm(sample), squared, kept - 1, n=n, level=LEVEL, method=method)
 
     def statistic(resample: FloatArray, axis: int) -> FloatArray:
         return np.asarray(stats.trim_mean(resample, TRIMMED_SHARE, axis=axis), dtype=np.float64)
 
-    return bootstrap(iqm(sample), (sample,), statistic, level=level, num_resamples=num_resamples)
+    return bootstrap(iqm(sample), (sample,), statistic, level=LEVEL, num_resamples=num_resamples)
 
 
-def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
+def rate_interval(successes: int, n: int) -> Estimate:
     """Return a share of runs with the Clopper-Pearson interval.
 
-    It never covers less than `level`, at any true share (`test_clopper_pearson_never_covers_less`). Wilson's is
+    It never covers less than `LEVEL`, at any true share (`test_clopper_pearson_never_covers_less`). Wilson's is
     narrower, but a nominal 95 % falls to 83 % at n = 5 near 0 and 1, where solve rates live.
 
     Source:
@@ -298,9 +295,9 @@ def rate_interval(successes: int, n: int, *, level: float = 0.95) -> Estimate:
     """
     rule, got = "`0 <= successes <= n` and `n >= 1` must hold", f"{successes} of {n}"
     _check(0 <= successes <= n and n >= 1, "successes", rule, got, "Count the runs again.")
-    found = stats.binomtest(successes, n).proportion_ci(confidence_level=level, method="exact")
+    found = stats.binomtest(successes, n).proportion_ci(confidence_level=LEVEL, method="exact")
     low, high = float(found.low), float(found.high)
-    return Estimate(value=successes / n, low=low, high=high, n=n, level=level, method="Clopper-Pearson")
+    return Estimate(value=successes / n, low=low, high=high, n=n, level=LEVEL, method="Clopper-Pearson")
 
 
 def better_with_permutation(
@@ -387,7 +384,7 @@ def ratio_of_restricted_means(
     second_reached: npt.ArrayLike,
     *,
     horizon: float,
-    level: float = 0.95,
+    level: float = LEVEL,
     num_resamples: int = NUM_RESAMPLES,
     first_since: npt.ArrayLike | None = None,
     second_since: npt.ArrayLike | None = None,

@@ -130,7 +130,7 @@ def _is_plain(experiment: Experiment) -> bool:
     return not experiment.runner_obstacle and environment_alone and not experiment.config.is_multi_agent
 
 
-def _makers(experiment: Experiment, *, draws: bool = False) -> Iterator[Callable[[], gymnasium.Env]]:
+def _makers(experiment: Experiment, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
     """Yield what makes each environment; one of a script has a number that no runner of the training has."""
     playing, index = _of_evaluation(experiment.config), int(experiment.config.num_env_runners or 0) + 1
     if draws:

@@ -20,7 +20,7 @@ from scipy import stats
 
 from analysis.estimates.targets import restricted
 from analysis.models.iteration_time import fit_iteration_time, phase_times
-from analysis.scaling.blocks import contrast, product_of, ratio_of_totals
+from analysis.scaling.blocks import contrast, quotient_of, ratio_of_totals
 from study import statistics
 from study.statistics import Estimate
 from tests.unit.test_models import TRUTH, design, grid, planted, vector
@@ -155,7 +155,7 @@ def share(rng: Rng, n: int) -> tuple[Estimate, float]:
 def time_to_target(rng: Rng, n: int) -> tuple[Estimate, float]:
     speed, truth = rate(rng, n)
     steps, expected = censored_mean(0.1)(rng, n)
-    return product_of(steps, speed, power=-1), expected / truth
+    return quotient_of(steps, speed), expected / truth
 
 
 def slowed(seen: pd.DataFrame, rng: Rng, n: int) -> pd.DataFrame:

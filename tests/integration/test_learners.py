@@ -515,8 +515,8 @@ def test_a_runner_normalises_observations_as_vec_normalize_does(kind: str, lanes
     np.testing.assert_allclose(variance[0], wrapper.obs_rms.var, rtol=1e-5)
 
 
-def random_rows(rows: int, seed: int) -> Any:
-    return np.random.default_rng(seed).normal(3.0, 2.0, (rows, 4))
+def random_rows(runner: int, part: int) -> Any:
+    return np.random.default_rng(10 * runner + part).normal(3.0, 2.0, (5, 4))
 
 
 def test_states_of_runners_are_merged_into_those_of_all_rows_in_any_order() -> None:
@@ -524,12 +524,12 @@ def test_states_of_runners_are_merged_into_those_of_all_rows_in_any_order() -> N
     runners = [NormalizedObservations(space, CHOICE) for _ in range(3)]
     for number, runner in enumerate(runners):
         for part in range(4):
-            runner.update(random_rows(5, 10 * number + part))
+            runner.update(random_rows(number, part))
     states = [runner.get_state() for runner in runners]
     first, second = (runners[0].merge_states(list(order)) for order in (states, states[::-1]))
     for mine, other in zip(first["base"], second["base"], strict=True):
         assert np.array_equal(mine, other)
-    rows = np.concatenate([random_rows(5, 10 * number + part) for number in range(3) for part in range(4)])
+    rows = np.concatenate([random_rows(number, part) for number in range(3) for part in range(4)])
     assert first["base"][0] == pytest.approx(60, abs=1e-3)
     np.testing.assert_allclose(first["base"][1], rows.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(first["base"][2], rows.var(axis=0), rtol=1e-4)

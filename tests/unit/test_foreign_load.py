@@ -34,8 +34,8 @@ from tests.waiting import until
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
-def cpu(busy, *, passed=100.0, stolen=0.0, interrupts=0.0):
-    return CpuTimes(idle_s=passed - busy - stolen - interrupts, stolen_s=stolen, interrupts_s=interrupts, all_s=passed)
+def cpu(busy, *, stolen=0.0, interrupts=0.0):
+    return CpuTimes(idle_s=100.0 - busy - stolen - interrupts, stolen_s=stolen, interrupts_s=interrupts, all_s=100.0)
 
 
 def process(own, *, ours=True, parent=1, children=0.0, name="python"):

@@ -170,7 +170,7 @@ UNREACHABLE = {
 @pytest.mark.parametrize("given", UNREACHABLE)
 def test_an_address_that_cannot_be_reached_is_an_ordinary_error(given):
     with pytest.raises(ClusterError, match=f"^--address {re.escape(given)}: {UNREACHABLE[given]}"):
-        check_address(given)
+        check_address(given, "--address")
 
 
 def test_a_server_that_is_no_ray_is_refused_in_time(monkeypatch):

@@ -5,16 +5,7 @@ import os
 import subprocess
 from importlib import metadata
 
-import pytest
-
 from study.records.provenance import git_state, provenance
-
-
-@pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
-    for name in list(os.environ):
-        if name.startswith(("SLURM_", "OAR_", "PBS_", "KUBERNETES_")):
-            monkeypatch.delenv(name)
 
 
 def test_commit_and_dirty_flag(tmp_path, monkeypatch):

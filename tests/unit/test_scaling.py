@@ -19,7 +19,7 @@ from analysis.fingerprint import differing
 from analysis.opened import Study
 from analysis.quantity import DTYPES
 from analysis.scaling import clock
-from analysis.scaling.blocks import product_of, ratio_of_totals, select
+from analysis.scaling.blocks import quotient_of, ratio_of_totals, select
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
@@ -150,11 +150,11 @@ def test_a_gain_is_over_the_next_smaller_scale_on_as_many_nodes():
     assert values(found, "marginal_efficiency")[:2] == pytest.approx([np.log(2) / np.log(9 / 5)] * 2)
 
 
-def test_a_product_of_estimates_has_the_interval_of_recovered_variances():
+def test_a_quotient_of_estimates_has_the_interval_of_recovered_variances():
     usual = {"level": 0.95, "method": ""}
     first = Estimate(value=4.0, low=2.0, high=12.0, n=5, **usual)
     second = Estimate(value=2.0, low=1.0, high=6.0, n=3, **usual)
-    found = product_of(first, second, power=-1)
+    found = quotient_of(first, second)
     below, above = np.hypot(np.log(2), np.log(3)), np.hypot(np.log(3), np.log(2))
     assert (found.value, found.n) == (pytest.approx(2.0), 3)
     assert (found.low, found.high) == pytest.approx((2 * np.exp(-below), 2 * np.exp(above)))
