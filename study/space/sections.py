@@ -151,8 +151,8 @@ class BaselineSpec(Section):
     name: str = Field(min_length=1)
     """Shown in the tables as the origin of the trial."""
     parameters: Values
-    """Values of parameters, which may lie outside of the space: the sampler does not learn from it. Without \
-`num_env_runners` it runs at every scale."""
+    """Values of parameters, which may lie outside of the space: the sampler does not learn from it. One that is left \
+out has its default. Without `num_env_runners` it runs at every scale."""
 
 
 class SearchSpec(Section):
