@@ -43,7 +43,7 @@ PARTS = {
 }
 """Share -> what the picture calls it, and its colour: sampling is blue; neighbours differ in lightness."""
 FINEST = 0.05
-"""Smallest range of an axis of efficiencies: small differences are not made to look large."""
+"""Smallest range of an axis of efficiencies or scores: small differences are not made to look large."""
 APART = 0.07
 """Least distance of two tick labels, in widths of the axis."""
 
@@ -255,13 +255,13 @@ def _rows(study: "Study", title: str, key: str, known: pd.DataFrame, column: str
         alt=sentences(f"{row['row']}: {in_words(estimate_of(row))}" for _, row in means.iterrows()),
         caption=sentences([reading, failed, _seeds(study), f"Engine: {study.engine}"]),
         frame=frame,
-        paint=partial(_dots, label=label),
+        paint=partial(_dots, label=label, least=FINEST if column == "score" else 0.0),
         height_in=0.8 + sum(0.3 + 0.16 * wrapped(name).count("\n") for name in frame["row"].unique()),
     )
 
 
-def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
-    """Draw rows; the axis holds every run, and an interval as far as its end is known."""
+def _dots(ax: Axes, frame: pd.DataFrame, *, label: str, least: float) -> None:
+    """Draw rows; the axis holds every run, an interval as far as its end is known, and a span of `least` at least."""
     names = list(dict.fromkeys(frame["row"]))
     here = frame.replace([np.inf, -np.inf], np.nan).assign(y=frame["row"].map(names.index))
     means, runs, lost = (here[here["kind"] == kind] for kind in ("estimate", "run", "not reached"))
@@ -276,6 +276,8 @@ def _dots(ax: Axes, frame: pd.DataFrame, *, label: str) -> None:
     ax.hlines(ends["y"], ends["low"], ends["high"], color=COLOURS[0], linewidth=1.8)
     ax.scatter(means["value"], means["y"], s=42, color=COLOURS[0], zorder=3)
     low, high = min([low, *ends["low"]]), max([high, *ends["high"]])
+    wider = max(0.0, least - (high - low)) / 2
+    low, high = low - wider, high + wider
     ax.set_yticks(range(len(names)), [wrapped(name) for name in names])
     ax.set(xlim=(low - 0.06 * span, high + 0.06 * span), ylim=(len(names) - 0.4, -0.6), xlabel=label)
     ax.locator_params(axis="x", nbins=5)
