@@ -92,7 +92,6 @@ class Status:
     num_trials: int
     counts: Mapping[str, int]
     running: tuple[TrialRow, ...]
-    best_score: float | None
     sessions: int
     silence_s: float | None
     left: TimeLeft | None
@@ -146,7 +145,6 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
         num_trials=planned,
         counts=ledger.counts(),
         running=tuple(running),
-        best_score=max((each for row in rows if (each := row.summary.get("score")) is not None), default=None),
         sessions=ledger.sessions,
         silence_s=max(now - moments[-1], 0.0) if moments else None,
         left=time_left(rows, running, planned, now) if driver == "working" else None,

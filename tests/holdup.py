@@ -10,7 +10,6 @@ from typing import Any
 
 from study.designs.base import start_of
 from study.designs.holdup.stages import decide, phases, requests_of
-from study.machine.shape import ClusterShape
 from study.metrics import WARMUP_ITERATIONS
 from study.planning import evaluation_due, execution_of, label_at_start, num_cpus, progress_of
 from study.records.folder import StudyFolder, StudyIdentity
@@ -101,21 +100,18 @@ def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
     return mean + 10 * luck(request.seed, digest_of(rule), request.num_env_runners)
 
 
-def study_records(
-    spec: StudySpec, outcome: Outcome = outcome, *, cluster: ClusterShape = CLUSTER, until: str | None = None
-) -> list[Record]:
+def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | None = None) -> list[Record]:
     """Return all records of a study, by the protocol's own decisions.
 
     Args:
         spec: Of a hold-up study.
         outcome: What trials come to.
-        cluster: Where it ran.
         until: Name of the phase whose trials are the last on record.
     """
     assert spec.holdup is not None
     assert until is None or until in {name for _, name in phases(spec.holdup)}
     opened = StudyOpened(
-        session=1, num_trials=9, cluster=cluster.to_json(), provenance=PROVENANCE, space_digest=spec.digest()
+        session=1, num_trials=9, cluster=CLUSTER.to_json(), provenance=PROVENANCE, space_digest=spec.digest()
     )
     records: list[Record] = [opened]
     ledger, asked, decisions = Ledger(), requests_of(spec, ()), list[StageDecided]()
@@ -123,7 +119,7 @@ def study_records(
         ledger.apply(record, BEGUN)
     for _, phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
-            for record in _trial(spec, number, asked[number], outcome, cluster):
+            for record in _trial(spec, number, asked[number], outcome):
                 records.append(record)
                 moment = BEGUN + len(records)
                 ledger.apply(record, moment)
@@ -140,20 +136,14 @@ def study_records(
     return [*records, StudyClosed(session=1, reason="complete")]
 
 
-def _trial(
-    spec: StudySpec,
-    number: int,
-    request: TrialRequest,
-    outcome: Outcome,
-    cluster: ClusterShape,
-) -> Iterator[Record]:
+def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome) -> Iterator[Record]:
     scale, proposed = request.num_env_runners, dict[str, Value]()
     if request.setting is None:
         proposed = {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
     own = spec_of(spec, request.variant)
-    execution = execution_of(own, scale, cluster)
+    execution = execution_of(own, scale, CLUSTER)
     cpus = num_cpus(own, scale, execution)
-    start = label_at_start(own, cluster, num_env_runners=scale, execution=execution)
+    start = label_at_start(own, CLUSTER, num_env_runners=scale, execution=execution)
     label: Timing = start.timing
     started = start_of(
         spec,

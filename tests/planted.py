@@ -11,9 +11,8 @@ steps_min (1 + B / batch_crit) env steps, times lognormal noise.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,10 +51,9 @@ def run(
     iteration_time_s: float = 1.0,
     timing: str | None = "measured",
     status: str = "finished",
-    workload: Mapping[str, Any] = MappingProxyType({}),
     **columns: Any,
 ) -> dict[str, Any]:
-    """Return one row of `runs`; `workload` are further entries of the fingerprint."""
+    """Return one row of `runs`."""
     setting = {"train_batch_size": batch, "num_epochs": 4, "num_envs_per_env_runner": 4}
     environment = {"id": "Waiting-v0", "step_wait_ms": 0.0}
     described = {"algorithm": "PPO", "environment": environment, "minibatch_times_learners": 128, **setting}
@@ -90,7 +88,7 @@ def run(
         "timing": timing,
         "timing_reason": "3 processes on 2 cores" if timing == "oversubscribed" else "",
         "learner_threads": 1,
-        "fingerprint": json.dumps(described | workload, sort_keys=True),
+        "fingerprint": json.dumps(described, sort_keys=True),
         **(times if status == "finished" else {}),
         **columns,
     }

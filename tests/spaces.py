@@ -92,11 +92,9 @@ def requests_of(spec: StudySpec) -> tuple[TrialRequest, ...]:
     return design_of(spec).requests(spec)
 
 
-def cluster(
-    *, memory_mb: int = 64_000, num_gpus: float = 0, niceness: int = 0, **nodes: int | tuple[int, int]
-) -> ClusterShape:
+def cluster(*, memory_mb: int = 64_000, num_gpus: float = 0, **nodes: int | tuple[int, int]) -> ClusterShape:
     """Return a cluster that nobody has: address -> the CPUs that Ray hands out there, and cores where they differ."""
-    alike: dict[str, Any] = {"memory_mb": memory_mb, "num_gpus": num_gpus, "niceness": niceness}
+    alike: dict[str, Any] = {"memory_mb": memory_mb, "num_gpus": num_gpus}
     sizes = {address: (each, each) if isinstance(each, int) else each for address, each in nodes.items()}
     return ClusterShape(
         nodes=tuple(

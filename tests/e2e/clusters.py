@@ -61,9 +61,9 @@ class Cluster:
         """Words that give a command the cluster's environment; RAY_TMPDIR is where `auto` looks."""
         return ["env", f"RAY_TMPDIR={self.folder}", *(f"{name}={value}" for name, value in self.own.items())]
 
-    def start_head(self, num_cpus: int = 0, host: str = "127.0.0.1", **config: object) -> None:
+    def start_head(self, num_cpus: int = 0, **config: object) -> None:
         words = ["--head", "--port", self.port, "--temp-dir", self.folder, "--include-dashboard=False"]
-        words += ["--node-ip-address", host, "--num-cpus", num_cpus]
+        words += ["--node-ip-address", "127.0.0.1", "--num-cpus", num_cpus]
         self._ray_start(*words, *(["--system-config", json.dumps(config)] if config else []))
         # Ray replaces a loopback address of the head by one that other machines can reach.
         self.address = (self.folder / "ray_current_cluster").read_text().strip()
@@ -113,12 +113,11 @@ class Cluster:
             if any(str(self.folder) in word for word in process.info["cmdline"] or [])
         ]
 
-    def stop(self, *, forget: bool = True) -> None:
-        """End its processes; with `forget` remove its folder too."""
+    def stop(self) -> None:
+        """End its processes, and remove its folder."""
         kill_all({process for parent in self.processes() for process in (parent, *parent.children(recursive=True))})
         assert not self.processes()
-        if forget:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _named(self, name: str) -> list[psutil.Process]:
         return [process for process in self.processes() if process.name() == name and is_alive(process)]

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -97,18 +97,17 @@ class Driver:
     def count(self, kind: str) -> int:
         return sum(record.kind == kind for record in self.records())
 
-    def wait_for(self, kind: str, count: int = 1, seconds: float = 180.0) -> None:
+    def wait_for(self, kind: str, count: int = 1) -> None:
         """Wait until so many records of a kind are written."""
-        self.wait_until(lambda: self.count(kind) >= count, f"{count} x {kind}", seconds)
 
-    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
         def come_so_far() -> bool:
             assert self.process is not None
-            found = condition()
+            found = self.count(kind) >= count
             assert found or self.process.poll() is None, f"the driver ended by itself before {what}:\n{self.said}"
             return found
 
-        until(come_so_far, lambda: f"{what}:\n{self.said}", seconds)
+        what = f"{count} x {kind}"
+        until(come_so_far, lambda: f"{what}:\n{self.said}", 180.0)
 
     def attempts(self, status: str) -> list[TrialEnded]:
         """Return the ends of attempts with a status."""

@@ -10,9 +10,9 @@ from tests.e2e.commands import SPACE, run, study
 from tests.waiting import until
 
 
-def doctor(place, *words, before=(), timeout=200):
+def doctor(place, *words, before=()):
     """Run the doctor; return its exit code and what it says by each check: the worst level, and all that was found."""
-    done = run([*before, *study("doctor", "--json", *words)], place, timeout=timeout)
+    done = run([*before, *study("doctor", "--json", *words)], place, timeout=200)
     assert done.returncode in (0, 2), done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     findings = json.loads(done.stdout)

@@ -80,10 +80,10 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
     return list(runs.values())
 
 
-def contents(database: Database, name: str = "demo") -> dict[tuple[str, ...], Any]:
+def contents(database: Database) -> dict[tuple[str, ...], Any]:
     """Return what MLflow holds, without the ids that differ from one rebuild to the next."""
     found = {}
-    for run in look(database, name):
+    for run in look(database):
         run.tags.pop("mlflow.parentRunId", None)
         found[run.key] = run
     return found

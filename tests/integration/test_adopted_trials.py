@@ -69,13 +69,11 @@ def small(config: AlgorithmConfig) -> Any:
     return config
 
 
-def running(
-    config: AlgorithmConfig, *, scale: int = 2, execution: Any = "real", **tuned: Any
-) -> AbstractContextManager[TrialRun]:
+def running(config: AlgorithmConfig, *, execution: Any = "real", **tuned: Any) -> AbstractContextManager[TrialRun]:
     spaces = (Box(-np.inf, np.inf, (4,), np.float32), Discrete(2))
     found = facts_of(Launch(config=config, how="module level"), source=Path(__file__), spaces=spaces)
-    spec = script_spec(found, parameters={"num_env_runners": [scale], **tuned}, budget={"env_steps": 400})
-    setting = runnable(spec, {"num_env_runners": scale, **tuned})
+    spec = script_spec(found, parameters={"num_env_runners": [2], **tuned}, budget={"env_steps": 400})
+    setting = runnable(spec, {"num_env_runners": 2, **tuned})
     asked = trials.asked(setting, seed=5, execution=execution)
     return trials.running(TrialConfig(space=json.dumps(spec.to_json()), started=asked, script=pickled(config)))
 

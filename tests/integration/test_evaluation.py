@@ -30,16 +30,27 @@ from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
-from study.trial.evaluation import evaluate, runner_of
-from study.trial.experiment import Experiment, with_spaces
+from study.trial.evaluation import EvaluationResult, evaluate, runner_of
+from study.trial.experiment import Experiment, experiment_of, with_spaces
 from study.trial.policy import pack_policy, read_state, state_of
 from tests.environments import Plain
-from tests.policies import evaluate_module
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
 
 # --- played in lanes of ours ------------------------------------------------------------------------------------------
+
+
+def evaluate_module(
+    module: RLModule | None, space: StudySpec, *, config: AlgorithmConfig | None = None, **options: Any
+) -> EvaluationResult:
+    """Play the episodes as a trial does; `config` is that of the network, where it is not the space's own."""
+    judged = space.evaluated_environment
+    if module is None:
+        return evaluate(Experiment(config=PPOConfig(), judged=judged), None, space, **options)
+    config = config or experiment_of(space, spaces=probe(space.environment, "")).config
+    state = {"rl_module": {"default_policy": module.get_state()}}
+    return evaluate(Experiment(config=config, judged=judged), state, space, **options)
 
 
 def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:

@@ -63,9 +63,9 @@ def touched(study: StudyFolder, tmp_path: Path) -> StudyFolder:
     return StudyFolder(Path(shutil.copytree(study.path, tmp_path / "demo")))
 
 
-def certified(path: Path, spec: StudySpec, outcome: holdup.Outcome = holdup.outcome, **options: Any) -> Content:
+def certified(path: Path, spec: StudySpec, outcome: holdup.Outcome = holdup.outcome) -> Content:
     """Write an invented study with its certificate, verify it, and return it."""
-    folder = holdup.write_study(path, spec, holdup.study_records(spec, outcome, **options))
+    folder = holdup.write_study(path, spec, holdup.study_records(spec, outcome))
     content = write_certificate(folder)
     verify(folder.path)
     return content

@@ -158,9 +158,9 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     assert base.lr == 1e-3  # the script's own is left alone
 
 
-def adopted(base: AlgorithmConfig, *, found: ScriptFacts | None = None, **setting: Any) -> Any:
+def adopted(base: AlgorithmConfig, **setting: Any) -> Any:
     """Return the configuration of a trial that runs on RLlib's own parts."""
-    spec = script_spec(found or facts(runner_obstacle="some"))
+    spec = script_spec(facts(runner_obstacle="some"))
     setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
     return configured(spec, base, setting)
 

@@ -226,9 +226,9 @@ def test_evaluations_are_evenly_spaced_and_the_last_is_at_the_end(num, iteration
 
 
 def test_guesses_follow_what_costs_time():
-    def seconds(scale=4, execution="real", cores=8, speeds=None, **changes):
+    def seconds(scale=4, execution="real", speeds=None, **changes):
         space = spec(**{"budget__env_steps": 1_000_000, "parameters__num_epochs": 1} | changes)
-        return guess_seconds(space, scale, replace(machine(cores), speeds=speeds), execution)
+        return guess_seconds(space, scale, replace(machine(8), speeds=speeds), execution)
 
     assert seconds(scale=1) > seconds(scale=4)
     assert seconds(runner="stock") > seconds(learner="rllib") > seconds()

@@ -1,11 +1,14 @@
-"""The records file: whole after every kill, and refused when it is not what was written."""
+"""The records file: whole after every kill, and refused when it is not what was written; what it says of a driver."""
 
 import json
 import math
+import os
 import resource
 import signal
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from study.errors import RecordError
 from study.machine.load import NodeLoad
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
+from study.records.provenance import git_state, provenance
 from study.records.records import RecordLog, StageDecided, TrialRequest, numbered, read_lines
 from tests import holdup
 from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
@@ -195,3 +199,45 @@ def test_threads_do_not_tear_the_numbers_of_the_lines(tmp_path):
     with RecordLog(path) as log, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda number: log.append(iteration(0, number)), range(1200)))
     assert [line.seq for line in read_lines(path)] == list(range(1200))
+
+
+# --- with what a driver ran: JSON, no secret --------------------------------------------------------------------------
+
+
+def test_commit_and_dirty_flag(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # an account may sign its commits
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        answer = subprocess.run(
+            ["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True, text=True
+        )
+        return answer.stdout.strip()
+
+    assert git_state(tmp_path) is None
+    git("init")
+    assert git_state(tmp_path) is None  # no commit yet
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-m", "one")
+    assert git_state(tmp_path) == {"commit": git("rev-parse", "HEAD"), "dirty": False}
+    (tmp_path / "a").write_text("2")
+    assert git_state(tmp_path)["dirty"] is True
+    monkeypatch.setenv("PATH", str(tmp_path))  # where no git is installed
+    assert git_state(tmp_path) is None
+
+
+def test_it_is_json_that_describes_this_process_and_keeps_no_secret(monkeypatch):
+    line = "run.py --tracking-uri=postgresql://me:s3cret@db/x --password s3cret --api-key=s3cret --name a"
+    monkeypatch.setattr("sys.argv", [*line.split(), "--config-args", "--hf-token s3cret -n 2"])
+    found = provenance({})
+    assert found["command"] == [
+        *("run.py", "--tracking-uri=postgresql://***@db/x", "--password", "***", "--api-key=***", "--name", "a"),
+        *("--config-args", "--hf-token *** -n 2"),
+    ]
+    assert "s3cret" not in json.dumps(found)
+    assert json.loads(json.dumps(found)) == found
+    assert found["versions"]["mlflow"] == metadata.version("mlflow")
+    assert 1 <= found["usable_cpus"] <= found["logical_cpus"]
+    assert found["memory_mb"] > 100
+    assert found["scheduler"] is None

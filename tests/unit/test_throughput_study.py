@@ -66,8 +66,8 @@ def test_a_throughput_space_reads_back_what_it_writes():
     assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
 
 
-def machine(cores, cpus=64, memory_mb=64_000):
-    return cluster(local=(cpus, cores), memory_mb=memory_mb)
+def machine(cores):
+    return cluster(local=(64, cores))
 
 
 def blocks_of(spec):
