@@ -39,6 +39,13 @@ Trials = Annotated[
     int | None,
     typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
 ]
+Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Print the plan and start nothing; with --config first the space, for a file."),
+]
+Trial = Annotated[int | None, typer.Option(min=0, help="Trial that is meant; by default the best of the study.")]
 
 
 def command_app(help_text: str | None = None) -> typer.Typer:

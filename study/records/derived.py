@@ -84,7 +84,7 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     rows = ledger_of(folder.records).rows.values()
     try:
         space = folder.space_file.read_text()
-        packed.prepare()
+        packed.prepare(fix="Name another folder for the copy.")
         # The default MLflow: a published study is mirrored to nowhere until somebody does so.
         public = {"tracking_uri": "sqlite:///mlflow.db", "optuna_storage": None, "space": Path(identity.space).name}
         packed.write(structs.replace(identity, **public), space)

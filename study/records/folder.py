@@ -102,10 +102,12 @@ class StudyFolder:
         with usable(self.path, "readable", _OTHER_FOLDER):
             return self.identity_file.exists()
 
-    def prepare(self) -> None:
+    def prepare(
+        self, *, fix: str = f"{_OTHER_FOLDER} To resume a study, restore its study.json from a backup."
+    ) -> None:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
 
-        What a first start that recorded nothing has left is no obstacle.
+        What a first start that recorded nothing has left is no obstacle. `fix` is what to do about anything else.
         """
         with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,8 +116,7 @@ class StudyFolder:
             if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
                 entries.discard(self.tensorboard.name)
             if entries:
-                fix = f"{_OTHER_FOLDER} To resume a study, restore its study.json from a backup."
-                rule, got = "a new study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
+                rule, got = "a study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
                 raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
             self.path.chmod(0o700)  # where it was there before
 

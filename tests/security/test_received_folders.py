@@ -17,7 +17,8 @@ from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
-from study.cli.commands import app, folder_of_experiment, report, sync_study
+from study.cli.commands import app, sync_study
+from study.cli.results import folder_of_experiment, report
 from study.designs.holdup.certificate import export_yaml, make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError

@@ -104,9 +104,13 @@ def verify(path: str | Path) -> StudyFolder:
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     try:
         written = json.loads(file.read_text())
+    except FileNotFoundError as error:
+        make_certificate(folder)  # which says so where there can be none
+        raise RecordError(where=str(file), rule="no certificate here", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:
-        rule = "must be a certificate" if file.is_file() else "no certificate here"
-        raise RecordError(where=str(file), rule=rule, got=f"{type(error).__name__}: {error}", fix=fix) from error
+        raise RecordError(
+            where=str(file), rule="must be a certificate", got=f"{type(error).__name__}: {error}", fix=fix
+        ) from error
     if (found := written.get("format") if isinstance(written, dict) else type(written).__name__) != FORMAT:
         raise RecordError(where=str(file), rule=f"this version reads format {FORMAT}", got=repr(found), fix=fix)
     content = make_certificate(folder)
