@@ -1,5 +1,5 @@
 """Every estimate of a study as one long frame; tables, figures and sentences select from it."""
 
-from analysis.quantity import DTYPES, QUANTITIES, Quantity, frame_of, select
+from analysis.quantity import QUANTITIES, frame_of, select
 
-__all__ = ["DTYPES", "QUANTITIES", "Quantity", "frame_of", "select"]
+__all__ = ["QUANTITIES", "frame_of", "select"]

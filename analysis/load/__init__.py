@@ -6,16 +6,14 @@ data.runs, data.iterations(), data.evaluations(), data.sheet, data.problems
 
 from pathlib import Path
 
-from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
-from analysis.load.folder import Kind, StudyData, from_folder
+from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS
+from analysis.load.folder import StudyData, from_folder
 from study.records.folder import StudyFolder
 
 __all__ = [
     "EVALUATION_COLUMNS",
     "ITERATION_COLUMNS",
     "RUN_COLUMNS",
-    "Column",
-    "Kind",
     "StudyData",
     "from_folder",
     "open_study",
