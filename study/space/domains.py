@@ -166,8 +166,10 @@ def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
         fix = "Write 1, [1, 2] or a range such as {low: 1, high: 46}, with log: true to sample its logarithm."
         raise broken(rule="must be a number, a list or a range", got=said, fix=fix)
     low, high = (checked(parameter, said[end]) for end in ("low", "high"))
-    if not low < high or not isinstance(log := said.get("log", False), bool):
-        fix = "Swap the bounds." if low > high else "Give one value instead of a range, or log: true."
+    if not isinstance(log := said.get("log", False), bool):
+        raise broken(rule="log must be true or false", got=log, fix="Write log: true to sample the logarithm.")
+    if not low < high:
+        fix = "Swap the bounds." if low > high else "Give one value instead of a range."
         raise broken(rule="`low < high` must hold", got=f"low={low}, high={high}", fix=fix)
     if log and low <= 0:
         fix = "Raise `low` or drop `log`."

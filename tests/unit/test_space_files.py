@@ -111,6 +111,7 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     (RUNNERS, "!!python/tuple [1, 2]", "parameters.num_env_runners", 7, "Write a plain value."),
     (LR, "{low: 0,0001, high: 0.01}", "parameters.lr", 9, "decimals with a point"),
     (LR, "{low: 0.1, high: 0.01}", "parameters.lr", 9, "Swap the bounds."),
+    (LR, "{low: 0.01, high: 0.1, log: maybe}", "parameters.lr", 9, "Write log: true"),
     ("num_env_runners", "num_workers", "parameters.num_workers", 7, "Did you mean 'num_env_runners'?"),
     ("id: CartPole-v1", "id: 2020-01-01", "environment.id", 2, "Put it in quotes if it is text."),
     ("num_trials: 12", "num_trials: 12\nlr: 0.1", "lr", 14, "Did you mean 'parameters.lr'?"),
