@@ -117,7 +117,7 @@ def test_a_failing_trial_is_a_row_and_the_others_go_on(driver):
         assert (row["status"] == "failed") == (int(row["trial"]) in failed)
         if row["status"] == "failed":
             place = r"step 300 \(environments\.py, line \d+, in happens\)"
-            reason = rf".*: sampling must not fail, got \w+: planted fault at {place}\. This happened in lane 0,"
+            reason = rf".*: sampling must not fail, got \w+: planted fault at {place}\. Fix: "
             assert re.match(reason, row["reason"])
             assert (float(row["score"]), row["final_return"]) == (0.0, "")
     driver.assert_whole(4, failed=failed)
