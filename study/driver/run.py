@@ -45,6 +45,7 @@ from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
+from study.space.space_file import written
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of
@@ -150,7 +151,9 @@ class _Session:
                 stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
             if self.options.tensorboard:
                 self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
-            self.folder.write(self.identity, self.options.space_text)
+            said = {key: value for key, value in self.spec.differing().items() if key != "script"}
+            header = "# Written by a start from Python: what differs from the defaults."
+            self.folder.write(self.identity, self.options.space_text or written(said, header=header))
             return self._run(stack)
 
     def _run(self, stack: contextlib.ExitStack) -> StudyResult:
