@@ -17,8 +17,7 @@ from study.engine import engine_of_space, engines_in_words
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
 from study.planning import Plan
-from study.records.ledger import TrialRow
-from study.records.timing import PRESSURE_LIMIT
+from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
 from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
 
@@ -62,8 +61,8 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
             f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
             str(kind.num_trials),
             kind.execution,
-            str(kind.num_cpus),
-            gigabytes(kind.memory_mb),
+            str(kind.total.num_cpus),
+            gigabytes(kind.total.memory_mb),
             f"~{duration(kind.seconds)}",
             kind.label.timing + ("*" if kind.label.provisional else ""),
         )

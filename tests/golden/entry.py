@@ -7,8 +7,7 @@ from typer.testing import CliRunner
 
 import analysis
 from study.cli import commands as command_line
-from study.records.derived import write_table
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, write_table
 from study.records.ledger import ledger_of
 
 

@@ -24,9 +24,8 @@ from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
-from study.records.derived import pack
 from study.records.files import check_own, write_atomically
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, pack
 from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT
 from tests.e2e.commands import run as run_command

@@ -111,7 +111,7 @@ HOMES = {
     },  # the Gaussian process of Optuna's GPSampler
     "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
     "optuna": {"study/designs/proposals.py", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/boards.py"},
+    "tensorboardX": {"study/mirrors/mirror.py"},
     "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
 }
 
@@ -132,12 +132,12 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
-        "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
+        "study.records.ledger study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
-        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.boards": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.mirror": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },
