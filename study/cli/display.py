@@ -55,7 +55,7 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
             str(kind.total.num_cpus),
             gigabytes(kind.total.memory_mb),
             f"~{duration(kind.seconds)}",
-            kind.label.timing + ("*" if kind.label.provisional else ""),
+            f"{kind.label.timing}{'*' if kind.label.provisional else ''}",
         )
         for kind in plan.kinds
     ]
