@@ -10,10 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import pandas as pd
 from typer.testing import CliRunner
 
-import analysis
 from study.cli import commands as command_line
 from study.machine.shape import ClusterShape, NodeShape
 from study.records.derived import write_table
@@ -82,8 +80,3 @@ def asked(config: Mapping[str, Any]) -> SimpleNamespace:
 def write_trials_csv(study_folder: Path, target: Path) -> None:
     """Write the table of trials of a recorded study anew."""
     write_table(target, ledger_of(StudyFolder(study_folder).records).rows.values())
-
-
-def frame_of(study_folder: Path) -> pd.DataFrame:
-    """Return a recorded study's trials as the analysis has them."""
-    return analysis.open(study_folder).trials
