@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from study.adopted.loading import load_space, words
-from study.console import say, terminal
+from study.console import say
 from study.errors import SpaceError, wrong_option
 from study.space.space_file import read_space, written
 from study.space.spec import StudySpec
@@ -103,7 +103,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     say_that_it_runs(config)
     adopted = read_script(config, args=given, where="--config")
     for remark in remarks(adopted.facts):
-        say(terminal(error=True), remark)
+        say(remark, error=True)
     folder = Path(tempfile.mkdtemp(prefix="study-space-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(config.partition('.py')[0]).name)}.yaml"
@@ -116,7 +116,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
 def say_that_it_runs(script: str) -> None:
     """Say once that the code of a script runs now."""
     text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
-    say(terminal(error=True), text)
+    say(text, error=True)
 
 
 @contextlib.contextmanager

@@ -218,7 +218,8 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
         ClusterError: Names the scale, what it needs, what there is, and the ways out.
     """
     if execution == "emulated" and spec.budget.time_s is not None:
-        rule = f"seconds of emulated runners are not those of real ones, and {scale} runners would be emulated here"
+        emulated = f"{count(scale, 'runner')} would be emulated here"
+        rule = f"seconds of emulated runners are not those of real ones, and {emulated}"
         fix = "Set budget.env_steps instead, or execution: real."
         raise ClusterError(where="budget.time_s", rule=rule, fix=fix)
     nodes = [(node.num_cpus, node.memory_mb, node.num_gpus) for node in cluster.nodes]
@@ -231,8 +232,8 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
         fix = "Run where the GPUs are, or set resources.num_gpus_per_learner: 0."
     raise ClusterError(
         where=f"parameters.{SCALE}",
-        rule=f"{scale} runners need {_resources(total)} at once, every process on one node and the largest placed "
-        f"first (processes of {each})",
+        rule=f"{count(scale, 'runner')} need{'s' if scale == 1 else ''} {_resources(total)} at once, every process on "
+        f"one node and the largest placed first (processes of {each})",
         got=", ".join(f"{node.address} with {_resources(node)}{', no GPU' * without}" for node in cluster.nodes),
         fix=fix,
     )
@@ -241,7 +242,7 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
 def _resources(of: Process | NodeShape) -> str:
     gpus = f", {of.num_gpus:g} GPUs" if of.num_gpus not in (0, UNKNOWN) else ""
     memory = f", {of.memory_mb} MB" if of.memory_mb != UNKNOWN else ""
-    return f"{of.num_cpus} CPUs{gpus}{memory}"
+    return f"{count(of.num_cpus, 'CPU')}{gpus}{memory}"
 
 
 def label_at_start(

@@ -3,7 +3,6 @@
 A person's mistake ends here: a `StudyError` that nobody else took, or a full disk, is printed without a traceback.
 """
 
-import contextlib
 import errno
 import os
 import shlex
@@ -21,7 +20,7 @@ from typer.main import get_command
 
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, terminal, write, write_json
+from study.console import say, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
@@ -141,8 +140,7 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
     from study.driver.run import run_study
     from study.driver.signals import leave
 
-    console = terminal()
-    display = Display(console)
+    display = Display(error=False)
     place = [str(folder.space_file), "--name", options.name, "--out", str(options.out)]
     address = ["--address", options.address] if options.address else []
     resume_line = shlex.join(["python", "-m", "study", "run", *place, *address, "--resume"])
@@ -150,9 +148,9 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
         result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {resume_line}" if folder.path.exists() else "Nothing was begun: start it again."
-        say(terminal(error=True), f"Ended before the first trial. {then}")
+        say(f"Ended before the first trial. {then}", error=True)
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    print_end(console, result, resume_line, display.said)
+    print_end(result, resume_line, display.said)
     if result.closed.reason == "stopped":
         leave(result.exit_code)
     raise typer.Exit(result.exit_code)
@@ -160,7 +158,7 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
 
 def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: bool) -> None:
     from study.adopted.loading import adopted_by
-    from study.cli.display import print_plan
+    from study.cli.display import plan_text
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning import remarks
@@ -175,10 +173,9 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
             pass
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
-    plan, console = make_plan(spec, replace(shape, speeds=speeds)), terminal(error=error)
-    print_plan(console, plan, spec, name=options.name)
-    for remark in remarks(spec, plan):
-        say(console, remark)
+    plan = make_plan(spec, replace(shape, speeds=speeds))
+    for text in (plan_text(plan, spec, name=options.name), *remarks(spec, plan)):
+        say(text, error=error)
 
 
 @app.command(epilog=examples("python -m study status", "python -m study status studies/quickstart"))
@@ -193,24 +190,23 @@ def status(
     While it runs and after: its progress, its answer so far, its health.
     """
     from analysis.status import read_status
-    from study.cli.display import answer_of, print_answer, show
+    from study.cli.display import answer_of, print_answer, status_text
 
-    console = terminal()
     several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
     for folder in several:
         try:
-            show(console, read_status(folder))
+            say(status_text(read_status(folder)))
         except StudyError as error:
-            say(console, f": cannot be read: {error}", title=folder.name)
-        say(console, "")
+            say(f"{folder.name}: cannot be read: {error}")
+        say()
     if not several and study == Path("studies"):
-        say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
+        say(f"No study in {study}. Start one: python run_study.py quickstart.yaml")
     elif not several:
         now = read_status(study)
-        show(console, now)
+        say(status_text(now))
         if now.counts["finished"]:
-            say(console, "" if now.complete else "\nSo far:\n")
-            print_answer(console, answer_of(study))
+            say("" if now.complete else "\nSo far:\n")
+            print_answer(answer_of(study))
 
 
 @app.command(
@@ -274,31 +270,27 @@ def doctor(
 
     from study.doctor import find_surroundings, judge
 
-    console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
-    with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
-        around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
     findings = []
-    for finding in judge(around):
+    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)):
         findings.append(finding)
         if not as_json:
             fix = f". Fix: {finding.fix}" if finding.fix else ""
-            say(console, f"{finding.check}: {finding.found}{fix}", title=f"{finding.level:<4}  ")
+            say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
     counts = Counter(finding.level for finding in findings)
     if as_json:
         write_json([asdict(finding) for finding in findings])
     else:
         parts = ", ".join(f"{number} {level}" for level, number in counts.items())
         end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-        say(console, f"\n{parts}: {end}.")
+        say(f"\n{parts}: {end}.")
     raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
 
 
 @app.command(epilog=examples("python -m study sync studies/quickstart"))
 def sync(study: Study) -> None:
     """Bring MLflow, Optuna's storage and TensorBoard up to date."""
-    console = terminal()
     for line in sync_study(StudyFolder(study)):
-        say(console, line)
+        say(line)
 
 
 def sync_study(folder: StudyFolder) -> Iterator[str]:
@@ -349,7 +341,7 @@ def pack(
     packed = pack_study(folder, target)
     if folder.certificate.exists():
         write_certificate(packed)
-    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
+    say(f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
 
 
 @app.command(epilog=examples("python -m study schema"))
@@ -371,23 +363,35 @@ def main(command: str = "") -> NoReturn:
     """
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
+    program = get_command(app)
     try:
-        (get_command(app).commands[command] if command else app)()  # type: ignore[attr-defined]
+        code = (program.commands[command] if command else program)(standalone_mode=False)  # type: ignore[attr-defined]
+        sys.exit(code or ExitCode.FINISHED)
     except ModuleNotFoundError:
         raise
     except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback where it is ours)
         cause = error.__cause__ if isinstance(error, StudyError) else error
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(error, StudyError):
-            say(terminal(error=True), str(error))
+            say(str(error), error=True)
+        elif hasattr(error, "format_message"):  # of click, or of typer's copy of it: a call that it does not take
+            say(_misspelt(error), error=True)
         elif isinstance(error, OSError) and is_full:
             where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
             fix = "Free some space, then run the same command again."
-            say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
+            say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
         else:
             what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"
             write(f"{what}\n{traceback.format_exc()}", error=True)
             sys.exit(ExitCode.UNEXPECTED)
         resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
         sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
-    sys.exit(ExitCode.FINISHED)
+
+
+def _misspelt(error: Any) -> str:
+    """Return what is wrong with a call, and where to look; the help itself where only a command was named."""
+    message, path = error.format_message(), error.ctx.command_path if error.ctx else "python -m study"
+    if message.startswith("Usage:"):
+        return str(message)
+    fix = f"Look at `{path} --help`."
+    return in_one_line(where=path, rule=message.removesuffix("."), got="", fix=fix)

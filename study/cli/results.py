@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from study.console import say, terminal, write, write_json
+from study.console import say, write, write_json
 from study.errors import wrong_option
 from study.options import AsJson, Study, Trial, command_app, examples
 from study.records.folder import NAME, StudyFolder
@@ -52,9 +52,9 @@ def report(
         out = folder_of_experiment(data.name) if "://" in study else StudyFolder(Path(study)).report
     made = make_report(Opened(data), price_per_cpu_hour=price_per_cpu_hour)
     files = write_files(made, out, chosen)
-    console, page = terminal(), next((file for file in files if file.name == PAGE), None)
-    print_answer(console, made.answer)
-    say(console, f"\nThe page: {page}" if page else f"\nThe files: {out}")
+    page = next((file for file in files if file.name == PAGE), None)
+    print_answer(made.answer)
+    say(f"\nThe page: {page}" if page else f"\nThe files: {out}")
 
 
 def folder_of_experiment(name: str) -> Path:
@@ -112,7 +112,7 @@ def evaluate(
 
     With defaults it plays the trial's final evaluation again, which must give the returns on record.
     """
-    from study.cli.display import print_evaluated
+    from study.cli.display import evaluated_text
     from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 
     if random and (trial is not None or stochastic is not None):
@@ -128,7 +128,7 @@ def evaluate(
     if as_json:
         write_json(evaluated.to_json())
     else:
-        print_evaluated(terminal(), evaluated)
+        say(evaluated_text(evaluated))
 
 
 # --- what a study chose -----------------------------------------------------------------------------------------------
@@ -215,4 +215,4 @@ def verify(
     from study.designs.holdup.certificate import verify as verify_certificate
 
     verify_certificate(path)
-    say(terminal(), f"{path}: every decision and every figure follows from the records.")
+    say(f"{path}: every decision and every figure follows from the records.")

@@ -4,7 +4,6 @@ Never a traceback, never a study that begins anew as if nothing had been recorde
 own is touched. Without Ray: the commands' own opening, ledger, cursor and tables over a small study.
 """
 
-import io
 import json
 import lzma
 import os
@@ -16,11 +15,10 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from analysis import load
 from analysis.status import read_status
-from study.cli.display import show
+from study.cli.display import status_text
 from study.designs.holdup.certificate import verify, write_certificate
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import RecordError, StudyError
@@ -196,7 +194,7 @@ def resume(path):
 
 
 def status(path):
-    show(Console(file=io.StringIO(), width=80), read_status(path))
+    status_text(read_status(path))
 
 
 def frames(path):

@@ -1,14 +1,18 @@
-"""The layers of the program: what imports what, which engine where, what stays fast to import, and who prints."""
+"""What imports what, which engine where, what stays fast to import, who prints, and what must be installed."""
 
 import ast
 import functools
 import graphlib
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -172,24 +176,46 @@ def test_a_module_does_not_load_what_it_has_no_use_for(subject: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- the terminal -----------------------------------------------------------------------------------------------------
+# --- the terminal, and what must be installed ------------------------------------------------------------------------
 
-ALLOWED = {
-    "study/console.py": "the place",
-    "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
+WRITES_ITSELF = {
+    "study/driver/signals.py": "runs inside a signal handler, where locks of a stream may be held",
     "study/launch/node.py": "standard output is its protocol",
-    "study/__main__.py": "says that the packages are missing, of which the console is one",
+    "study/__main__.py": "says that the packages are missing",
 }
-"""File -> why it writes by itself."""
+"""File -> why it does not leave that to `study.console`."""
 
 
 def test_nothing_else_prints() -> None:
-    ways = ("print", "typer.echo", "click.echo", "Console", "SteadyConsole", "rich.print")
-    streams = tuple(f"sys.{name}.{how}" for name in ("stdout", "stderr") for how in ("write", "buffer"))
-    called = {
-        (place, ast.unparse(node.func))
+    ways = ("print(", "typer.echo(", "sys.stdout.write(", "sys.stderr.write(", "sys.stdout.buf", "sys.stderr.buf")
+    calls = {
+        (place, ast.unparse(node))
         for place, tree in trees().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
+        if isinstance(node, ast.Call) and place != "study/console.py"
     }
-    assert {place for place, call in called if call in ways or call.startswith(streams)} == set(ALLOWED)
+    assert {place for place, call in calls if call.startswith(ways)} == set(WRITES_ITSELF)
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
+NEEDED = [Requirement(text) for text in PROJECT["dependencies"]]
+OPTIONAL = {"imageio_ffmpeg", "psycopg"}
+"""Modules that only an extra brings; what imports them says so where they are missing."""
+
+
+def test_every_import_is_declared() -> None:
+    declared = {canonicalize_name(each.name) for each in NEEDED}
+    optional = {canonicalize_name(each.name) for extra in EXTRAS.values() for each in extra}
+    homes = metadata.packages_distributions()
+    modules = {name.partition(".")[0] for tree in trees().values() for name in imported(tree)}
+    for module in modules - sys.stdlib_module_names - {"study", "analysis"}:
+        brought_by = {canonicalize_name(name) for name in homes.get(module, [module])}
+        assert brought_by & (declared | optional if module in OPTIONAL else declared), module
+
+
+def test_the_tested_set_satisfies_the_project() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for each in (*NEEDED, *EXTRAS["test"]):
+        assert each.specifier.contains(pinned[canonicalize_name(each.name)], prereleases=True), each
