@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import pandas as pd
 from typer.testing import CliRunner
 
-import analysis
 from study.cli import commands as command_line
 from study.records.folder import StudyFolder, write_table
 from study.records.ledger import ledger_of
@@ -22,8 +20,3 @@ def run_command(*words: str) -> tuple[int, str]:
 def write_trials_csv(study_folder: Path, target: Path) -> None:
     """Write the table of trials of a recorded study anew."""
     write_table(target, ledger_of(StudyFolder(study_folder).records).rows.values())
-
-
-def frame_of(study_folder: Path) -> pd.DataFrame:
-    """Return a recorded study's trials as the analysis has them."""
-    return analysis.open(study_folder).trials
