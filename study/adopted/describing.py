@@ -3,6 +3,7 @@
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
+import functools
 import hashlib
 import inspect
 import math
@@ -17,6 +18,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
+from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -37,7 +39,7 @@ from study.space.space_file import Source
 from study.space.spec import ScriptFacts, ScriptSource
 from study.trial.configuration import apply
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
-from study.trial.experiment import Experiment, OfGymnasium, make_environment, pickled
+from study.trial.experiment import make_environment, of_gymnasium, pickled
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
@@ -99,9 +101,10 @@ def adopted_from(
     config = launch.config
     check_studied(config)
     environments = before.environments_of(config)
+    if module.__name__ != "__main__":  # which travels along by itself: neither is importable where a trial runs
+        cloudpickle.register_pickle_by_value(module)
     try:
-        by_value = None if module.__name__ == "__main__" else module
-        content = pickled(config, environments=environments, by_value=by_value)
+        content = pickled(config, environments)
     except Exception as error:
         rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
         fix = "Make it inside the function that uses it, or define it at module level."
@@ -112,7 +115,7 @@ def adopted_from(
     space = {"config": file.name, "script": facts.model_dump(mode="json"), **_TRIED}
     spec = parse_space(Source(name="script", content=space))
     setting = runnable(spec, {SCALE: 1})
-    apply(Experiment(config=config), spec, setting=setting, seed=0, execution="real")
+    apply(config, spec, setting=setting, seed=0, execution="real")
     try:
         fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
     except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
@@ -131,10 +134,8 @@ def check_studied(config: AlgorithmConfig) -> None:
     known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     runner = config.env_runner_cls
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
-        rule = "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)"
-        raise mistake(
-            rule, "the old one", "Remove the call of api_stack; RLlib's migration guide says what else changes."
-        )
+        rule, fix = "must use RLlib's new API stack", "Remove the call of api_stack, as RLlib's migration guide says."
+        raise mistake(rule, "the old one", fix)
     if base in _NOT_STUDIED or config.is_offline:
         rule = "must sample from an environment, and be evaluated, by RLlib's environment runners"
         got = f"{base}{' on recorded data' if config.is_offline else ''}"
@@ -152,7 +153,7 @@ def check_studied(config: AlgorithmConfig) -> None:
 
 
 def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spaces of the environment, which is made as RLlib makes it, and what several do to one another."""
+    """Return what `facts_of` takes of the environment, which is made as RLlib makes it."""
     name = environment_name(config.env)
     try:
         made = make_environment(config, environments)
@@ -204,7 +205,7 @@ class Surroundings:
         other = judged.get("env") if isinstance(judged, Mapping) else getattr(judged, "env", None)
         names = [name for name in (config.env, other) if isinstance(name, str)]
         new = gymnasium_registry.keys() - self._environments
-        found: dict[str, Any] = {name: OfGymnasium(spec=gymnasium_registry[name]) for name in names if name in new}
+        found = {name: functools.partial(of_gymnasium, gymnasium_registry[name]) for name in names if name in new}
         return found | {name: maker for name in names if (maker := maker_of(name)) is not None}
 
     def added(self, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -288,11 +289,7 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the script's values of our parameters, and the parameters that follow a schedule."""
-    values: dict[str, Any] = {
-        SCALE: config.num_env_runners,
-        "num_envs_per_env_runner": config.num_envs_per_env_runner,
-        "train_batch_size": config.total_train_batch_size,
-    }
+    values: dict[str, Any] = {"train_batch_size": config.total_train_batch_size}
     schedules = []
     for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
@@ -323,14 +320,13 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
 
 
 def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, str]:
-    """Return the other options that differ from RLlib's: name -> value as text, or the digest of a long one."""
     kind, found = type(config), {}
     default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
     for name, value in sorted(vars(config).items()):
         text = _text(value)
         if not (name in known or name in _LEFT_OUT or name.startswith(_OF_LOGS) or text == _text(default.get(name))):
-            digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-            found[name.strip("_")] = text if len(text) <= _LONGEST else digest
+            short = len(text) <= _LONGEST
+            found[name.strip("_")] = text if short else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return found
 
 

@@ -66,8 +66,8 @@ def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None
     """Return the training that a call of Tune, or of an algorithm's constructor, would begin.
 
     `content` is an `AlgorithmConfig`, or a dictionary of its settings; `trainable` the algorithm, a class or RLlib's
-    name of one, or None: the configuration's own. Of `stop` only a mapping is kept. Whatever RLlib raises where no
-    configuration can be made of it passes through.
+    name of one, or None: the configuration's own. Whatever RLlib raises where no configuration can be made of it passes
+    through.
     """
     algorithm: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     config = content.copy(copy_frozen=False) if isinstance(content, AlgorithmConfig) else None
@@ -143,8 +143,6 @@ class Script:
         result = None
         try:
             result = run()
-        except Launched:
-            pass
         except BaseException as problem:
             ended_well = isinstance(problem, SystemExit) and problem.code in (0, None)
             if self._launch is None and self._refusal is None and not ended_well:

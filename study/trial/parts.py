@@ -1,7 +1,7 @@
-"""What the batched runner and the fused learner can serve: one check for a script and for `study.fast`.
+"""Where the batched runner and the fused learner do the same as RLlib's: one check for a script and for `study.fast`.
 
-They serve where they do the same as RLlib's. Which options of a configuration they honour is listed here by name: an
-option that is in no list, and does not have RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
+Which options of a configuration they honour is listed here by name: an option that is in no list, and does not have
+RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
 """
 
 import re
@@ -82,8 +82,6 @@ _OF_V_TRACE = _names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__)
-
 
 # --- the check -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +127,7 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
 
 
 def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield what neither our runner nor our learner can serve, or but for `others` one of them."""
+    """Yield what neither part can serve, or one of them, which honours the options `others`."""
     plain = _PLAIN.get(config.algo_class)
     if plain is None:
         yield f"the algorithm is {_name(config.algo_class)}"
@@ -169,11 +167,8 @@ def _of_module(config: AlgorithmConfig) -> Iterator[str]:
         return
     if model.get("use_lstm"):
         yield "the module is recurrent"
-    defaults = type(config)().model_config
-    foreign = [
-        name for name in sorted(model.keys() - _OF_NETWORKS) if not same(model[name], defaults.get(name, _ABSENT))
-    ]
-    if foreign:
+    defaults, names = type(config)().model_config, sorted(model.keys() - DefaultModelConfig.__dataclass_fields__.keys())
+    if foreign := [name for name in names if not same(model[name], defaults.get(name, _ABSENT))]:
         yield f"model_config has {', '.join(foreign)}"
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -34,21 +34,21 @@ from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTor
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.evaluation import evaluate
-from study.trial.experiment import Experiment, experiment_of
+from study.trial.experiment import configuration_of
 from study.trial.failures import SteadyThread, described, of_runner, original
-from study.trial.measure import NodeWatch, Place, StepMeasurement, Watch, custom_metrics, iteration_metrics
+from study.trial.measure import NodeWatch, Place, StepMeasurement, TrialResult, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
-from study.trial.messages import TrialConfig, TrialResult
 from study.trial.policy import pack_policy, state_of
+
+if TYPE_CHECKING:
+    from study.trial.trainable import TrialConfig
 
 
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float) -> None:
-        """Build the algorithm and wait until every runner is ready.
-
-        The trial began at `started_s` of `time.perf_counter()`.
+    def __init__(self, config: "TrialConfig", *, started_s: float) -> None:
+        """Build the algorithm and wait until every runner is ready; it began at `started_s` of `time.perf_counter()`.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are not up in
@@ -57,12 +57,12 @@ class TrialRun:
         self._spec, self._asked = config.spec, config.started
         asked, resources = self._asked, config.spec.resources
         torch.set_num_threads(resources.num_cpus_for_main_process)
-        self._experiment = experiment_of(self._spec, script=config.script, waits=asked.execution == "real")
-        wanted = apply(self._experiment, self._spec, setting=asked.setting, seed=asked.seed, execution=asked.execution)
+        self._base = configuration_of(self._spec, script=config.script, waits=asked.execution == "real")
+        wanted = apply(self._base, self._spec, setting=asked.setting, seed=asked.seed, execution=asked.execution)
         self._thread, self._closed = SteadyThread(), False
         self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
         try:
-            places, built = read_built(self._algorithm, self._spec, asked, self._experiment, started_s=started_s)
+            places, built = read_built(self._algorithm, self._spec, asked, started_s=started_s)
             self._nodes = NodeWatch(places, self._actor_of, driver=config.driver)
         except BaseException:
             self.close()
@@ -95,10 +95,8 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
-        loads = () if self._evaluates else self._node_loads
-        return TrialResult(
-            records=records, progress=self._progress, evaluates=self._evaluates, policy=policy, node_loads=loads
-        )
+        after = {"evaluates": self._evaluates, "node_loads": () if self._evaluates else self._node_loads}
+        return TrialResult(records=records, progress=self._progress, policy=policy, **after)
 
     def _train(self) -> None:
         if self._iteration == WARMUP_ITERATIONS:
@@ -124,10 +122,9 @@ class TrialRun:
     def _evaluate(self) -> bytes | None:
         """Evaluate; return the policy where it is the final one."""
         state = state_of(self._algorithm)
-        found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
-        values: dict[str, Any] = {"num_cut": found.num_cut, "eval_time_s": found.eval_time_s}
-        returns = list(found.returns)
-        self._new.append(Evaluation(**self._reached, progress=self._progress, returns=returns, **values))
+        found = evaluate(self._base, state, self._spec, first_episode=self._asked.first_episode)
+        values: dict[str, Any] = found._asdict() | {"returns": [*found.returns]}
+        self._new.append(Evaluation(**self._reached, progress=self._progress, **values))
         if self._progress < 1:
             return None
         return pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
@@ -191,11 +188,9 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
 
 
 def read_built(
-    algorithm: MeasuredAlgorithm, spec: StudySpec, asked: TrialStarted, experiment: Experiment, *, started_s: float
+    algorithm: MeasuredAlgorithm, spec: StudySpec, asked: TrialStarted, *, started_s: float
 ) -> tuple[list[Place], TrialBuilt]:
     """Wait for the processes of a trial; return where they are, the main one first, and the record of what was built.
-
-    The trial began at `started_s` of `time.perf_counter()`.
 
     Raises:
         TrialError: A process did not answer in time, or what was built is not what was asked.
@@ -204,8 +199,8 @@ def read_built(
     reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
-    if experiment.judged is not None:
-        effective["evaluation_backend"] = experiment.judged.backend
+    if spec.script is None:
+        effective["evaluation_backend"] = spec.environment.backend
     if wrong := differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
@@ -252,7 +247,6 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         "num_sampling_processes": len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
         "num_learners": config.num_learners,
-        "sample_timeout_s": config.sample_timeout_s,
         "normalize_actions": bool(config.normalize_actions),
         "clip_actions": bool(config.clip_actions),
         "torch_threads_main": torch.get_num_threads(),
@@ -273,13 +267,10 @@ def _one_or_all(values: list[Any]) -> Any:
 
 
 def _learner_values(learner: Learner) -> dict[str, Any]:
-    """Return the values of a learner; of several policies one where all agree, else each.
-
-    What is overridden for a module is no value of the whole.
-    """
+    """Return the values of a learner; of several policies one where all agree, else each."""
     found: dict[str, list[Any]] = {}
     for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
-        own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})
+        own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})  # no values of the whole
         for name, value in _values_of_module(learner, module_id).items():
             if attribute(name) not in own:
                 found.setdefault(name, []).append(value)
@@ -309,8 +300,8 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         values["kl_coeff"] = 0.0
     elif module_id in getattr(learner, "curr_kl_coeffs_per_module", {}):
         values["kl_coeff"] = float(learner.curr_kl_coeffs_per_module[module_id].item())
-    if module_id in getattr(learner, "entropy_coeff_schedulers_per_module", {}):
-        values["entropy_coeff"] = float(learner.entropy_coeff_schedulers_per_module[module_id].get_current_value())
+    if (schedule := getattr(learner, "entropy_coeff_schedulers_per_module", {}).get(module_id)) is not None:
+        values["entropy_coeff"] = float(schedule.get_current_value())
     optimizers = [optimizer for _, optimizer in learner.get_optimizers_for_module(module_id)]
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0].param_groups[0]["lr"])

@@ -23,8 +23,8 @@ from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import runnable
 from study.space.spec import StudySpec
 from study.trial.experiment import pickled
-from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
+from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
 from tests.script_facts import script_spec

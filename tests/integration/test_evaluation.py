@@ -31,9 +31,10 @@ from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import EvaluationResult, evaluate, runner_of
-from study.trial.experiment import Experiment, experiment_of, with_spaces
+from study.trial.experiment import configuration_of, with_spaces
 from study.trial.policy import pack_policy, read_state, state_of
 from tests.environments import Plain
+from tests.script_facts import as_of_script
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
@@ -45,12 +46,10 @@ def evaluate_module(
     module: RLModule | None, space: StudySpec, *, config: AlgorithmConfig | None = None, **options: Any
 ) -> EvaluationResult:
     """Play the episodes as a trial does; `config` is that of the network, where it is not the space's own."""
-    judged = space.evaluated_environment
     if module is None:
-        return evaluate(Experiment(config=PPOConfig(), judged=judged), None, space, **options)
-    config = config or experiment_of(space, spaces=probe(space.environment, "")).config
-    state = {"rl_module": {"default_policy": module.get_state()}}
-    return evaluate(Experiment(config=config, judged=judged), state, space, **options)
+        return evaluate(PPOConfig(), None, space, **options)
+    config = config or configuration_of(space, spaces=probe(space.environment, ""))
+    return evaluate(config, {"rl_module": {"default_policy": module.get_state()}}, space, **options)
 
 
 def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:
@@ -128,7 +127,9 @@ def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
 
 def test_a_policy_of_another_space_is_refused_by_what_differs() -> None:
     _, _, module = build("CartPole-v1")
-    with pytest.raises(RecordError, match=r"must fit Acrobot-v1 .*, got another one: encoder\.\S+ is .*, must be "):
+    with pytest.raises(
+        RecordError, match=r"must fit the environment .*, got another one: encoder\.\S+ is .*, must be "
+    ):
         evaluate_module(module, spec(environment__id="Acrobot-v1"))
 
 
@@ -248,7 +249,7 @@ def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmCon
 
 
 def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
-    return evaluate(Experiment(config=config, runner_obstacle="RLlib's runner plays"), state, space, **options)
+    return evaluate(config, state, as_of_script(space, runner_obstacle="RLlib's runner plays"), **options)
 
 
 def state_in(config: AlgorithmConfig) -> dict[str, Any]:
@@ -284,7 +285,7 @@ def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
     for name in ("MAX_LANES", "MAX_SIDE_BY_SIDE"):  # one at a time: a matrix product has the same shape in both
         monkeypatch.setattr(evaluation, name, 1)
     learnt = {"rl_module": {"default_policy": state["rl_module"]}}  # as a learner has it
-    ours = evaluate(Experiment(config=with_spaces(config), judged=space.environment), learnt, space, first_episode=4)
+    ours = evaluate(with_spaces(config), learnt, space, first_episode=4)
     theirs = played(config, state, space, first_episode=4)
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert theirs.num_cut == ours.num_cut

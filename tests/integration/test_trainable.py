@@ -7,8 +7,8 @@ import pytest
 from ray import tune
 
 from study.errors import TrialError
-from study.trial.messages import RESULT, TRIAL
-from study.trial.trainable import StudyTrial
+from study.trial.measure import RESULT
+from study.trial.trainable import TRIAL, StudyTrial
 from tests.integration.trials import live_runners, trial_config
 from tests.values import replace
 

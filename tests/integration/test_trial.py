@@ -18,7 +18,7 @@ from study.machine.host import cpu_model
 from study.metrics import METRICS
 from study.trial import run as run_module
 from study.trial.engine.sampling.lanes import lane_seed
-from study.trial.messages import TrialResult
+from study.trial.measure import TrialResult
 from study.trial.run import TrialRun
 from tests.environments import LacksAModule
 from tests.integration.trials import live_runners, of_kind, play, running, trial_config

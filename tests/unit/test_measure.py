@@ -1,3 +1,4 @@
+import itertools
 import math
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_
 def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
     base = RunnerMeasurement(
         runner=runner,
-        sampling_time_s=time_s,
+        wall_time_s=time_s,
         env_steps=100,
         episode_return_sum=30.0,
         num_episodes=2,
@@ -32,7 +33,8 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
         sampling_time_s=4.0,
         learning_time_s=2.0,
         sync_time_s=0.5,
-        rounds=rounds,
+        samples=tuple(itertools.chain(*rounds)),
+        num_sampling_rounds=len(rounds),
         num_dropped_samples=0,
         num_restarts=3,
         num_gradient_updates=80,
@@ -80,7 +82,7 @@ def test_rounds_add_up_per_runner() -> None:
     assert [found[name] for name in (*values, "peak_rss_mb")] == [3.5, 3.0, 2, 400, 1300.0]
 
 
-PHASELESS = {"sampling_time_s": None, "learning_time_s": None, "sync_time_s": None}
+PHASELESS = dict.fromkeys(("sampling_time_s", "learning_time_s", "sync_time_s", "num_sampling_rounds"))
 
 
 def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
@@ -88,7 +90,7 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     arrived = (sample(1, 2.5), sample(2, 2.0), sample(1, 2.5, peak_rss_mb=450.0), sample(1, 1.0, peak_rss_mb=460.0))
     spans = replace(step(arrived), **PHASELESS, learner_busy_time_s=4.5, policy_lag=1.5)  # type: ignore[arg-type]
     found = iteration_metrics(spans)
-    for name in (*PHASELESS, "rest_time_s", "num_sampling_rounds"):
+    for name in (*PHASELESS, "rest_time_s"):
         assert found[name] is None
     assert (found["mean_runner_time_s"], found["slowest_runner_time_s"]) == (4.0, 6.0)
     assert (found["learner_busy_time_s"], found["policy_lag"]) == (4.5, 1.5)
@@ -98,15 +100,15 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     # update of a second they may have taken turns.
     for expected, changes in (
         (4.0 + 4.5 - 7.0, {}),
-        (3.5, {"rounds": ((sample(1, 9.0), sample(2, 5.0)),)}),
-        (4.5, {"rounds": ((sample(1, 9.0),),)}),
+        (3.5, {"samples": (sample(1, 9.0), sample(2, 5.0))}),
+        (4.5, {"samples": (sample(1, 9.0),)}),
         (4.0, {"learner_busy_time_s": 8.0}),
         (0.0, {"learner_busy_time_s": 1.0}),
     ):
         assert iteration_metrics(replace(spans, **changes))["overlap_time_s"] == expected  # type: ignore[arg-type]
     # Of three runners, one delivers in this iteration, one did before, and one has not yet.
     earlier, now = sample(2, 2.0, peak_rss_mb=450.0), sample(1, 2.0, peak_rss_mb=430.0)
-    found = iteration_metrics(replace(spans, rounds=((now,),), num_env_runners=3, latest=(sample(1, 1.0), earlier)))
+    found = iteration_metrics(replace(spans, samples=(now,), num_env_runners=3, latest=(sample(1, 1.0), earlier)))
     assert (found["num_healthy_env_runners"], found["peak_rss_mb"]) == (3, 500.0 + 430.0 + 450.0)
     assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 

@@ -23,7 +23,6 @@ from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
 from study.space.spec import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle, same
 from tests.script_facts import facts, script_spec
@@ -141,7 +140,7 @@ def own_script() -> PPOConfig:
 
 def configured(spec: Any, base: AlgorithmConfig, setting: Any, *, seed: int = 1) -> Any:
     """Return the configuration of a trial of a script."""
-    return apply(Experiment(config=base), spec, setting=setting, seed=seed, execution="real")
+    return apply(base, spec, setting=setting, seed=seed, execution="real")
 
 
 def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:

@@ -10,11 +10,12 @@ import math
 import os
 import pickle
 import random
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from study.errors import TrialError
 from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
@@ -154,33 +156,28 @@ class Measuring(EnvRunner):
             fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
             if isinstance(error, DivergedError):
                 fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
-            return (
-                [],
-                [],
-                replace(
-                    self._measurement(self._watch.stop(), env_steps=0, ended=[]),
-                    error=". ".join([described(cause), *notes]),
-                    fix=fix,
-                    traceback="".join(traceback.format_exception(error)),
-                ),
-            )
+            where = f"env runner {self.worker_index}" if self.worker_index else "sampling in the main process"
+            got = ". ".join([described(cause), *notes])
+            failure = TrialError(where=where, rule="sampling must not fail", got=got, fix=fix)
+            # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
+            text = textwrap.indent("".join(traceback.format_exception(error)), "  ")
+            failure.add_note(f"In {where}:\n{text}")
+            return [], [], replace(self._measurement(self._watch.stop(), env_steps=0, ended=[]), failure=failure)
         metrics = self.get_metrics_of_runners()
         measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
         return episodes, metrics, measurement
 
     def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
-        local = self.worker_index == 0  # then the main process counts its own CPU time and memory
+        if self.worker_index == 0:  # the main process counts its own CPU time and memory
+            measured = replace(measured, cpu_time_s=0.0, peak_rss_mb=0.0)
         return RunnerMeasurement(
+            **asdict(measured),
             runner=self.worker_index,
             num_runners=len({runner for runner, _ in self.lanes}),
-            sampling_time_s=measured.wall_time_s,
             env_steps=env_steps,
             episode_return_sum=math.fsum(total for total, _ in ended),
             num_episodes=len(ended),
             episode_len_sum=sum(length for _, length in ended),
-            cpu_time_s=0.0 if local else measured.cpu_time_s,
-            peak_rss_mb=0.0 if local else measured.peak_rss_mb,
-            pressure_s=measured.pressure_s,
         )
 
     def referenced_sample(self) -> SampleReference:
