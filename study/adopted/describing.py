@@ -95,13 +95,12 @@ def adopted_from(
         variables: Environment variables that the script would give to Ray's processes.
 
     Raises:
-        SpaceError: It cannot be studied or pickled, its environment does not work, or RLlib refuses it as a trial sets
-            it.
+        SpaceError: It cannot be studied or pickled, its environment fails, or RLlib refuses it as a trial sets it.
     """
     config = launch.config
     check_studied(config)
     environments = before.environments_of(config)
-    if module.__name__ != "__main__":  # which travels along by itself: neither is importable where a trial runs
+    if module.__name__ != "__main__":  # which is pickled by value anyway: a trial's process can import neither
         cloudpickle.register_pickle_by_value(module)
     try:
         content = pickled(config, environments)
@@ -125,11 +124,7 @@ def adopted_from(
 
 
 def check_studied(config: AlgorithmConfig) -> None:
-    """Refuse a configuration that cannot be studied.
-
-    Raises:
-        SpaceError: Says why.
-    """
+    """Raise a `SpaceError` for a configuration that cannot be studied."""
     _, base = _algorithm(config)
     known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     runner = config.env_runner_cls
@@ -239,13 +234,15 @@ def facts_of(
     """Return what is known of a configuration that can be studied: the same whenever the script is read.
 
     Args:
-        launch: The configuration, and how it was found; of its stop criteria numbers are kept.
+        launch: The configuration, and how it was found.
         source: The script's file.
         modules: Module of the user's own that the script imports -> digest of its files.
-        spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
+        spaces: Of observations and of actions; None where there are several agents, or nobody knows.
         sharing: What several of its environments in one process do to one another.
     """
-    config = launch.config
+    config, known = launch.config, launch.config.copy(copy_frozen=False)
+    if spaces is not None and config.observation_space is None and config.action_space is None:
+        known.environment(observation_space=spaces[0], action_space=spaces[1])
     algorithm, base = _algorithm(config)
     values, schedules = _values(config)
     overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
@@ -265,8 +262,8 @@ def facts_of(
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
         stop={str(name): float(value) for name, value in launch.stop.items() if isinstance(value, numbers.Real)},
-        runner_obstacle=_obstacle(runner_obstacle, config, spaces),
-        learner_obstacle=_obstacle(learner_obstacle, config, spaces),
+        runner_obstacle=_obstacle(runner_obstacle, known),
+        learner_obstacle=_obstacle(learner_obstacle, known),
     )
 
 
@@ -339,14 +336,9 @@ def _text(value: Any) -> str:
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
-def _obstacle(
-    check: Callable[[AlgorithmConfig], str | None], config: AlgorithmConfig, spaces: tuple[Any, Any] | None
-) -> str:
+def _obstacle(check: Callable[[AlgorithmConfig], str | None], config: AlgorithmConfig) -> str:
     """Return what keeps our own runner or learner from serving a configuration; where that is not known, so much."""
     try:
-        known = config.copy(copy_frozen=False)
-        if spaces is not None and config.observation_space is None and config.action_space is None:
-            known.environment(observation_space=spaces[0], action_space=spaces[1])
-        return check(known) or ""
+        return check(config) or ""
     except Exception as error:  # noqa: BLE001 (a configuration of any kind: RLlib's own part takes over)
         return f"its configuration cannot be examined ({type(error).__name__})"

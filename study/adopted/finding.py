@@ -96,7 +96,7 @@ class Script:
     """
 
     def __init__(self, file: Path, place: Path) -> None:
-        self.module = types.ModuleType("__main__")
+        self.module: types.ModuleType
         self.variables: dict[str, str] = {}
         self._file, self._place = file, place
         self._launch: Launch | None = None
@@ -106,11 +106,7 @@ class Script:
         self._replace_ray()
 
     def run(self, args: list[str], name: str) -> Launch:
-        """Run the file, as a module where one of its names is wanted; return what it trains, or what is named.
-
-        Raises:
-            SpaceError: It has failed, trains in a way that a study cannot repeat, or has no such configuration.
-        """
+        """Run the file, as a module where one of its names is wanted; return what it trains, or what is named."""
         self.module = types.ModuleType(self._file.stem if name else "__main__")
         self.module.__file__ = str(self._file)
         sys.modules[self.module.__name__] = self.module

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -28,10 +28,6 @@ from study.space.spec import StudySpec, what_changed
 from study.statistics import Estimate, mean_interval, rate_interval
 from study.text import count, spans
 from study.trial.policy import STATE_FILE
-
-if TYPE_CHECKING:
-    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-
 
 # --- which policy ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +229,7 @@ def evaluate_policy(policy: ChosenPolicy, *, video: Path | None = None, **asked:
     return Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut, film=video)
 
 
-def _trained_in(policy: ChosenPolicy, spec: StudySpec) -> tuple["AlgorithmConfig", StudySpec]:
+def _trained_in(policy: ChosenPolicy, spec: StudySpec) -> tuple[Any, StudySpec]:
     """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
     from study.trial.experiment import configuration_of

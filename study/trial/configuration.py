@@ -47,7 +47,7 @@ def apply(
         base: Of `configuration_of`; not changed.
         spec: The space.
         setting: Every parameter that has a value, the scale included.
-        seed: Seed of the trial.
+        seed: Of the trial.
         execution: Whether every runner is a process of its own.
 
     Raises:
@@ -55,7 +55,7 @@ def apply(
         TrialError: The space asks for the fused learner, and this process cannot have it.
     """
     try:
-        return _applied(base.copy(copy_frozen=False), spec, setting, seed, execution)
+        return _applied(base.copy(copy_frozen=False), spec, setting, seed, is_emulated=execution == "emulated")
     except StudyError:
         raise
     except Exception as error:
@@ -65,9 +65,9 @@ def apply(
 
 
 def _applied(
-    config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
+    config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value], seed: int, *, is_emulated: bool
 ) -> AlgorithmConfig:
-    facts, is_emulated = spec.script, execution == "emulated"
+    facts = spec.script
     runners, lanes = int(setting[SCALE]), int(setting["num_envs_per_env_runner"])
     layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated)
     config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
@@ -76,8 +76,8 @@ def _applied(
     _set_parameters(config, spec, setting)
     obstacle = set_learner(config, facts.learner_obstacle if facts else "", asked=spec.learner)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
-        rule, fix = f"`A2C` needs the fused learner, and {obstacle}", "Take another algorithm."
-        raise SpaceError.of("space", where="algorithm", rule=rule, fix=fix)
+        rule = f"`A2C` needs the fused learner, and {obstacle}"
+        raise SpaceError.of("space", where="algorithm", rule=rule, fix="Take another algorithm.")
     ours = obstacle is None or spec.algorithm != "PPO"
     config.standardization = spec.standardization_in_use if ours else "rllib"
     extensions.install(config)

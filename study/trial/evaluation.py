@@ -76,11 +76,10 @@ def evaluate(
 
     Args:
         config: What was trained, of `configuration_of`.
-        state: Of `study.trial.policy`; None plays actions of the action space's own sampling (`Space.sample`), each of
-            which depends on seed, episode and step alone.
+        state: Of `study.trial.policy`; None plays random actions, which depend on seed, episode and step alone.
         spec: The space.
         first_episode: Number of the first episode, which chooses the seeds.
-        film: Given the environment of the first episode, which draws pictures; what it returns is played.
+        film: Wraps the environment of the first episode, which draws pictures.
 
     Raises:
         RecordError: The numbers of `state` are of another network.
@@ -90,12 +89,9 @@ def evaluate(
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
     started, episodes = time.perf_counter(), _Episodes(spec, first=first_episode)
     timeout_s = spec.resources.sample_timeout_s
-    late = TrialError(
-        where="evaluation",
-        rule=f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
-        fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
-        "an environment that hangs.",
-    )
+    rule = f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not"
+    fix = "Raise it, lower evaluation.episodes or max_episode_steps, or look for an environment that hangs."
+    late = TrialError(where="evaluation", rule=rule, fix=fix)
     play: Callable[..., None] = _play if state is None or _is_plain(config, spec) else _play_by_runner
     generators = generators_now()
     try:

@@ -62,7 +62,7 @@ def way_to_measure(algorithm: type[Algorithm]) -> type["MeasuredAlgorithm"]:
 class MeasuredAlgorithm(Algorithm):
     """An algorithm that exposes the raw measurement of its last iteration as `last_step`."""
 
-    last_step: StepMeasurement | None = None
+    last_step: StepMeasurement
     thread: SteadyThread
     """Makes, steps and closes the environments of the main process, and learns."""
     _learners_cpu_s = 0.0

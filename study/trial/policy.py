@@ -81,11 +81,7 @@ def packed_state(state: Mapping[str, Any]) -> bytes:
 
 
 def read_state(checkpoint: Path) -> State:
-    """Return what a runner must know to act as a policy does; whether to trust the folder is the caller's to ask.
-
-    Raises:
-        RecordError: There is no such file, it cannot be read, or it is no state of a policy.
-    """
+    """Return what a runner must know to act as a policy does; a `RecordError` says why the folder holds no such."""
 
     def value_of(code: int, content: memoryview) -> Any:
         if code != _ARRAY:

@@ -36,7 +36,7 @@ from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.evaluation import evaluate
 from study.trial.experiment import configuration_of
 from study.trial.failures import SteadyThread, described, of_runner, original
-from study.trial.measure import NodeWatch, Place, StepMeasurement, TrialResult, Watch, custom_metrics, iteration_metrics
+from study.trial.measure import NodeWatch, Place, TrialResult, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
 from study.trial.policy import pack_policy, state_of
 
@@ -111,7 +111,7 @@ class TrialRun:
             self._algorithm.pause()
             self._progress = self._progress_now()
         used = self._watch.stop()
-        step = dataclasses.replace(self._last_step, used=used)
+        step = dataclasses.replace(self._algorithm.last_step, used=used)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
@@ -139,17 +139,12 @@ class TrialRun:
             "wall_time_s": self._wall_time_s,
         }
 
-    @property
-    def _last_step(self) -> StepMeasurement:
-        assert self._algorithm.last_step is not None
-        return self._algorithm.last_step
-
     def _progress_now(self) -> float:
         """Return the progress with the iteration that is running, by its clock so far."""
         return progress_of(
             self._spec.budget,
             self._asked.iterations,
-            env_steps=self._env_steps + self._last_step.env_steps,
+            env_steps=self._env_steps + self._algorithm.last_step.env_steps,
             iterations=self._iteration + 1,
             time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
@@ -206,13 +201,13 @@ def read_built(
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
     algorithm.learners_used()  # start-up is no training
-    cpus, learners = resources.num_cpus_per_learner, list[Place]()
-    if algorithm.config.num_learners:
-        learners = algorithm.ask_learners(lambda _: Place(process="learner", num_cpus=cpus))
     stepped_here = () if is_remote else reports[0].place.runners
     main = Place(process="main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
     places = [main, *(report.place for report in reports if is_remote)]
-    places += [dataclasses.replace(place, number=number) for number, place in enumerate(learners, start=1)]
+    if algorithm.config.num_learners:
+        cpus = resources.num_cpus_per_learner
+        learners = algorithm.ask_learners(lambda _: Place(process="learner", num_cpus=cpus))
+        places += [dataclasses.replace(place, number=number) for number, place in enumerate(learners, start=1)]
     built = TrialBuilt(
         trial=asked.trial,
         attempt=asked.attempt,
@@ -274,12 +269,11 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         for name, value in _values_of_module(learner, module_id).items():
             if attribute(name) not in own:
                 found.setdefault(name, []).append(value)
-    platform = getattr(learner, "jax_platform", None)
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
         FRAGMENT: PARAMETERS[FRAGMENT].value_in(learner.config),
         "device": str(learner.device),
-        **({} if platform is None else {"jax_platform": platform}),
+        "jax_platform": getattr(learner, "jax_platform", None),
         # Ray Train wraps the class of a learner that is an actor.
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
