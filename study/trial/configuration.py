@@ -134,8 +134,8 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
     own: dict[str, Any] = {} if spec.script is None else dict(spec.script.defaults)
     own |= {name: setting[name] for name in (SCALE, "num_envs_per_env_runner")}
     own |= {"train_batch_size": config.total_train_batch_size, "minibatch_size": None}
-    taken = spec.traits.parameters
-    known = {name for name in taken if PARAMETERS[name].set is not None or hasattr(config, attribute(name))}
+    known = {name for name, each in PARAMETERS.items() if each.set is not None or hasattr(config, attribute(name))}
+    known -= {"minibatch_size"} - {*spec.traits.parameters}
     changed = {name: value for name, value in setting.items() if name in known and own.get(name) != value}
     if "kl_coeff" in changed and (changed["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
         config.training(use_kl_loss=changed["kl_coeff"] > 0)
