@@ -133,11 +133,11 @@ class _Session:
                 if self.folder.exists():  # somebody was faster
                     raise opening.name_taken(self.folder, self.options)
                 stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
-            if self.options.tensorboard:
-                self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
             said = {key: value for key, value in self.spec.differing().items() if key != "script"}
             header = "# Written by a start from Python: what differs from the defaults."
             self.folder.write(self.identity, self.options.space_text or written(said, header=header))
+            if self.options.tensorboard:
+                self.folder.make_tensorboard()
             return self._run(stack)
 
     def _run(self, stack: contextlib.ExitStack) -> StudyResult:

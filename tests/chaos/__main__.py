@@ -1,6 +1,6 @@
 """What a study loses, does twice, or leaves hanging where it is killed at any moment: one table, by real processes.
 
-    python -m tests.chaos [--moments 10] [--seed 1] [--only driver raylet ...]
+    python -m tests.chaos [--moments 10] [--seed 1]
 
 Each moment is a study of its own that is hit at a random time between its start and its end, and then resumed until it
 is complete. *Lost*: trials without an end in the records or without a run in MLflow. *Doubled*: trials with two ends or
@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +25,10 @@ from pathlib import Path
 import psutil
 
 from study.records.records import Iteration, Record, TrialEnded, TrialStarted
-from tests.driven import Session, records
 from tests.e2e.clusters import is_alive, kill_all
 from tests.e2e.commands import mlflow_trials, run, study
 from tests.e2e.drivers import Driver, setting
 from tests.integration.mlflow_tools import Server
-from tests.spaces import spec
 
 TRIALS = 2
 OPTIONS = setting(search__num_trials=TRIALS)
@@ -42,8 +39,6 @@ PATIENCE_S = 600.0
 MOUNT = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs"]
 AWAY_S = 60.0
 """How long MLflow is away."""
-CUTS = 5
-"""Offsets at which records are cut, for each moment of the other rows."""
 
 
 @dataclass
@@ -234,53 +229,21 @@ def without_mlflow(place: Path, row: Row, moment_s: float) -> None:
         row.count(driver.records(), runs_of(server.uri), TRIALS)
 
 
-def cut_records(place: Path, rng: random.Random, cuts: int) -> Row:
-    """Cut a study's records at random offsets, and run each to its end; without Ray, by the driver's own conductor."""
-    row, space = Row("records cut at an offset"), spec(search__num_trials=6, execution="real")
-    Session(place / "whole", space).run_all()
-    raw = (place / "whole" / "records.jsonl").read_bytes()
-    for number in range(cuts):
-        folder = place / f"cut{number}"
-        folder.mkdir()
-        (folder / "records.jsonl").write_bytes(raw[: rng.randrange(len(raw) + 1)])
-        row.hung += Session(folder, space).run_all().reason != "complete"
-        row.count(records(folder), Counter(range(6)), 6)
-        row.moments += 1
-        shutil.rmtree(folder)
-    return row
-
-
-def table(place: Path, *, moments: int = 10, seed: int = 1, only: Sequence[str] = ()) -> Iterator[Row]:
-    """Yield the rows of the table; `only` are words of those that are wanted.
-
-    Args:
-        place: An empty folder.
-        moments: Of each harm; SIGTERM has twice as many, records are cut at `CUTS` times as many offsets.
-        seed: Of the moments.
-        only: Words in the names of rows.
-    """
+def table(place: Path, *, moments: int = 10, seed: int = 1) -> Iterator[Row]:
+    """Yield the rows of the table, from an empty folder: so many moments of each harm, of SIGTERM twice as many."""
     rng = random.Random(seed)
-
-    def wanted(what: str) -> bool:
-        return not only or any(word in what for word in only)
-
-    if wanted("records cut"):
-        (place / "cut").mkdir()
-        yield cut_records(place / "cut", rng, CUTS * moments)
     whole, began = Driver(place), time.monotonic()
     assert whole.run(*OPTIONS, timeout=PATIENCE_S) == 0, whole.said
     length_s = time.monotonic() - began
     for number, (what, harm) in enumerate(HARMS.items()):
         row, hits = Row(what), moments * (2 if harm is terminate else 1)
-        for index in range(hits if wanted(what) else 0):
+        for index in range(hits):
             harmed(place / f"{number}-{index}", harm, row, (index + rng.random()) / hits * length_s)
-        if wanted(what):
-            yield row
-    if wanted("MLflow away for a minute"):
-        row = Row("MLflow away for a minute")
-        for index in range(moments):
-            without_mlflow(place / f"mlflow-{index}", row, (index + rng.random()) / moments * length_s)
         yield row
+    row = Row("MLflow away for a minute")
+    for index in range(moments):
+        without_mlflow(place / f"mlflow-{index}", row, (index + rng.random()) / moments * length_s)
+    yield row
 
 
 def main() -> None:
@@ -288,12 +251,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moments", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=[])
     asked = parser.parse_args()
     print("| what | moments | lost | doubled | hung | slowest end | |\n|---|---:|---:|---:|---:|---:|---|", flush=True)
     bad = 0
     with tempfile.TemporaryDirectory(prefix="chaos-") as place:
-        for row in table(Path(place), moments=asked.moments, seed=asked.seed, only=asked.only):
+        for row in table(Path(place), moments=asked.moments, seed=asked.seed):
             print(row, flush=True)
             bad += row.lost + row.doubled + row.hung
     sys.exit(bad > 0)

@@ -7,7 +7,6 @@ import time
 import psutil
 import pytest
 
-from study.driver.conductor import TAKEN_BACK
 from study.records.records import TrialBuilt
 from tests.chaos.__main__ import table
 from tests.e2e.clusters import SOON, Cluster, is_clean, kill_all
@@ -65,19 +64,6 @@ def test_a_trial_that_loses_a_process_runs_again(driver, title):
     driver.assert_whole(1)
     (lost,) = driver.attempts("interrupted")
     assert "process" in lost.reason
-
-
-def test_a_trial_that_loses_a_process_each_time_has_failed_and_the_next_one_runs(driver):
-    driver.start(*lasting(4), *setting(search__num_trials=2))
-    for attempt in range(1, TAKEN_BACK + 2):
-        driver.wait_for("trial_built", attempt)
-        kill_all(driver.workers(MAIN))
-        driver.wait_for("trial_ended", attempt)
-    assert driver.end() == 1, driver.said
-    driver.assert_whole(2, failed=[0])
-    (failed,) = driver.attempts("failed")
-    assert f"lost {TAKEN_BACK + 1} times" in failed.reason
-    assert failed.summary["score"] == 0.0
 
 
 @pytest.mark.parametrize("death", [Cluster.crash, Cluster.kill_raylet])
