@@ -53,20 +53,13 @@ from study.text import count
 app = command_app("Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost.")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    if version:
         write(f"{version_of('runner-scaling-study')}\n")
         raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-]
-
-
-@app.callback()
-def _main(version: Version = False) -> None:
-    pass
 
 
 @app.command(
@@ -100,7 +93,6 @@ def run(
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
     dry_run: DryRun = False,
-    version: Version = False,
     **given: Any,
 ) -> None:
     """Run a study, or continue one.

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from study.cli.commands import app
 from study.designs.registry import make_plan
-from study.errors import ClusterError, ExitCode, LaunchError, SpaceError
+from study.errors import ClusterError, ExitCode, SpaceError
 from study.launch import commands
 from study.launch.job import BATCH, JOB_FILE, Host, Job, parse_hosts
 from study.launch.schedulers import clock, expand_counts
@@ -251,7 +251,7 @@ def test_a_submission_that_fails_is_an_error_with_its_reason(name, work, monkeyp
     else:
         install(work.parent, {CASES[name].submission: program})
     error = launch(name).exception
-    assert isinstance(error, LaunchError)
+    assert isinstance(error, ClusterError)
     assert (error.where, error.rule, error.got) == (CASES[name].submission, rule, got)
 
 
@@ -260,14 +260,14 @@ def test_a_launch_that_is_damaged_or_that_others_could_have_written_or_that_cann
     for content in ("", '{"launcher": "slurm"}'):
         file.write_text(content)
         file.chmod(0o600)
-        with pytest.raises(LaunchError, match=f"^{file}: must be a launch of this version"):
+        with pytest.raises(ClusterError, match=f"^{file}: must be a launch of this version"):
             Job.read(file)
     file.write_bytes(msgspec.json.encode(job_of("slurm", work).job))
     file.chmod(0o666)
-    with pytest.raises(LaunchError, match="must belong to you, and nobody else may write it"):
+    with pytest.raises(ClusterError, match="must belong to you, and nobody else may write it"):
         Job.read(file)
     error = launch("slurm", "--out", f"{JOB_FILE}/studies").exception
-    assert isinstance(error, LaunchError) and error.rule == "must be writable"
+    assert isinstance(error, ClusterError) and error.rule == "must be writable"
 
 
 def test_the_manifest_for_kubernetes_hands_out_what_its_pods_own_and_types_a_command_that_exists(work):
@@ -302,7 +302,7 @@ def test_the_hosts_of_a_job_and_its_end_are_read_inside_it_and_a_line_runs_there
     done = subprocess.run(command, input="a task\n", capture_output=True, text=True)
     assert done.stdout.splitlines() == ["/", "got a task"], done.stderr
     if name in BATCH:
-        with pytest.raises(LaunchError, match=f"^{name}: must run inside a job of this scheduler"):
+        with pytest.raises(ClusterError, match=f"^{name}: must run inside a job of this scheduler"):
             launcher(name).allocation()
 
 

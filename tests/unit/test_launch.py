@@ -9,7 +9,7 @@ import msgspec
 import psutil
 import pytest
 
-from study.errors import ExitCode, LaunchError
+from study.errors import ClusterError, ExitCode
 from study.launch import node
 from study.launch import supervisor as supervising
 from study.launch.job import Host
@@ -153,7 +153,7 @@ def supervisor_on(folder, hosts, **fields):
 def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, monkeypatch, names, said):
     if names == ("head", "mute"):
         monkeypatch.setattr(supervising, "START_TIMEOUT_S", 4.0)
-    with pytest.raises(LaunchError, match=f"^{said}"):
+    with pytest.raises(ClusterError, match=f"^{said}"):
         supervisor_on(tmp_path, names).run()
 
 
@@ -187,16 +187,16 @@ EARLIER = (opened(), *whole_trial(0), TIME_IS_UP)
 ENDS = [
     # trials that ended, how the driver closed the study, what else happened; the code of the job
     ([0], [TIME_IS_UP], {}, AGAIN),
-    ([], [TIME_IS_UP], {}, LaunchError),  # the walltime is too short
+    ([], [TIME_IS_UP], {}, ClusterError),  # the walltime is too short
     ([0], [TIME_IS_UP], {"late": "SIGUSR1"}, AGAIN),
     ([0], [TIME_IS_UP], {"late": "SIGTERM"}, ExitCode.STOPPED),  # somebody cancels it as it ends
     ([0], [OF_ITS_OWN], {}, ExitCode.STOPPED),
     ([], [], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
-    ([], [], {"nodes": ("dying",)}, LaunchError),
+    ([], [], {"nodes": ("dying",)}, ClusterError),
     ([0], [], {"nodes": ("dying",)}, AGAIN),
-    ([], [], {"code": 128 + 9}, LaunchError),
+    ([], [], {"code": 128 + 9}, ClusterError),
     ([0], [], {"code": 128 + 9}, AGAIN),
-    ([0], [], {"code": 255}, LaunchError),  # the connection broke
+    ([0], [], {"code": 255}, ClusterError),  # the connection broke
     ([0], [], {"code": 1}, 1),
 ]
 
@@ -224,8 +224,8 @@ def test_a_study_is_given_another_job_where_time_or_a_node_ended_it_after_a_tria
         if "late" in events:
             supervisor.inbox.put((None, events["late"]))
         assert supervisor.end(driven, ended_before) == code
-    except LaunchError:
-        assert code is LaunchError
+    except ClusterError:
+        assert code is ClusterError
     finally:
         supervisor.stop_ray()
 

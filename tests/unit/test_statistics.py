@@ -121,7 +121,7 @@ def test_the_bootstrap_is_expanded_as_students_t():
         n_resamples=2_000,
         confidence_level=1 - 2 * stats.norm.sf(2.384521),
         method="percentile",
-        rng=statistics.resamples(),
+        rng=np.random.default_rng(statistics.SEED),
     ).confidence_interval
     np.testing.assert_allclose([estimate.low, estimate.high], same_resamples, rtol=1e-4)
     assert estimate.method == "expanded percentile bootstrap"
@@ -156,8 +156,6 @@ def test_below_five_runs_of_two_kinds_a_mean_has_no_interval(estimate):
     for solved in ([True] * 4, [False] * 4):  # runs of one kind
         assert estimate(four, solved=solved) == estimate(four)
     assert estimate([*four, 0.1], solved=[*some, False]) == estimate([*four, 0.1])
-    with pytest.raises(AnalysisError, match="solved: must be one boolean per run"):
-        estimate(four, solved=[True])
 
 
 def test_below_five_runs_of_two_kinds_a_difference_has_no_interval():
@@ -289,13 +287,7 @@ def test_empty_and_not_finite_samples_are_refused(call, bad):
         (lambda: statistics.difference_of_means(GOOD, GOOD, level=95), "estimate: .*level=95"),
         (lambda: replace(statistics.mean_interval(GOOD), value=np.nan), "estimate: .*got nan"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
-        (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
-        (
-            lambda: statistics.ratio_of_restricted_means(GOOD, FLAGS, GOOD, FLAGS, horizon=3, first_since=[9.0] * 4),
-            r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
-        ),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )
