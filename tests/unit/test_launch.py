@@ -99,7 +99,7 @@ if task["command"]:
 if host == "late":
     sys.exit("its disk is full")
 if host != "mute":
-    about = {"ip": "127.0.0.1", "address": "127.0.0.1:6379", "num_cpus": 2}
+    about = {"ip": "127.0.0.1", "address": "127.0.0.1:6379", "num_cpus": 2, "task": task}
     print("@ray-is-up " + json.dumps(about), flush=True)
 if host == "dying":
     time.sleep(0.2)
@@ -158,25 +158,26 @@ def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "fields", "cpus"),
-    [
-        ("slurm", [72, 72, 12], {}, [0, 36, 12]),
-        ("slurm", [72, 72], {"use_head": True}, [36, 36]),
-        ("slurm", [72, 72], {"cpus_per_node": 48}, [0, 48]),
-        ("slurm", [2], {}, [2]),
-        ("ssh", [72, None], {"use_head": True}, [72, 36]),
-    ],
+    ("task", "cpus"), [({"granted": 72}, 36), ({"granted": 12}, 12), ({}, 36), ({"num_cpus": 48, "granted": 72}, 48)]
 )
-def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(tmp_path, monkeypatch, name, given, fields, cpus):
-    """On hosts of 36 cores. What a person asks for is taken as it is."""
-    supervisor = Supervisor(launcher(name, folder=tmp_path, **fields))
-    supervisor._hosts = tuple(Host(f"n{number}", count) for number, count in enumerate(given))
-    started = []
-    monkeypatch.setattr(supervisor, "_agent", lambda host, **task: started.append(Task(**task)))
-    for host in supervisor._hosts:
-        supervisor._start_node(host, peer="", address="" if host is supervisor._hosts[0] else "10.0.0.1:6379")
+def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch, task, cpus):
+    """On a host of 36 cores. What a person asks for is taken as it is."""
     monkeypatch.setattr(node, "num_cores", lambda: 36)
-    assert [node.cpus_of(task) for task in started] == cpus
+    assert node.cpus_of(Task(**task)) == cpus
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"), [({}, [0, None]), ({"use_head": True}, [None, None]), ({"cpus_per_node": 48}, [0, 48])]
+)
+def test_a_scheduler_s_count_is_a_limit_and_the_head_alone_runs_nothing(tmp_path, fields, asked):
+    supervisor = supervisor_on(tmp_path, [], **fields)
+    supervisor._hosts = (Host("head", 72), Host("n", 72))
+    try:
+        assert supervisor.start_ray()
+        tasks = [agent.started["task"] for agent in supervisor._nodes]
+    finally:
+        supervisor.stop_ray()
+    assert [(task["num_cpus"], task["granted"]) for task in tasks] == [(number, 72) for number in asked]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
