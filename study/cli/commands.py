@@ -318,7 +318,7 @@ def pack(
     The copy has compressed records without paths of this machine, and the certificate.
     """
     from study.designs.holdup.certificate import write_certificate
-    from study.records.derived import pack as pack_study
+    from study.records.folder import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target)

@@ -14,8 +14,7 @@ from study.engine import engine_of_space
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
 from study.planning import Plan
-from study.records.ledger import TrialRow
-from study.records.timing import PRESSURE_LIMIT
+from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
 from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
 
@@ -53,10 +52,10 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
             f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
             str(kind.num_trials),
             kind.execution,
-            str(kind.num_cpus),
-            gigabytes(kind.memory_mb),
+            str(kind.total.num_cpus),
+            gigabytes(kind.total.memory_mb),
             f"~{duration(kind.seconds)}",
-            kind.label.timing + ("*" if kind.label.provisional else ""),
+            f"{kind.label.timing}{'*' if kind.label.provisional else ''}",
         )
         for kind in plan.kinds
     ]

@@ -176,7 +176,7 @@ EQUAL_DIGITS = 12
 
 def few_and_mixed(solved: npt.ArrayLike | None, n: int) -> bool:
     """Return whether fewer than `FEWEST_RUNS` runs are partly solved; False where nobody says which are."""
-    return solved is not None and n < FEWEST_RUNS and 0 < np.count_nonzero(solved) < n
+    return solved is not None and n < FEWEST_RUNS and 0 < int(np.count_nonzero(solved)) < n
 
 
 def mean_interval(values: npt.ArrayLike, *, solved: npt.ArrayLike | None = None) -> Estimate:
@@ -417,7 +417,7 @@ def ratio_of_restricted_means(
             means = _restricted_means(above[0][ours], above[1][ours], horizon)
             return means / _restricted_means(below[0][theirs], below[1][theirs], horizon)
 
-        above, below = (tuple(part[np.lexsort(each[::-1])] for part in each) for each in (above, below))
+        above, below = _in_order(above), _in_order(below)
         indices = (np.arange(above[0].size), np.arange(below[0].size))
         return bootstrap(value, indices, statistic, level=level, num_resamples=num_resamples)
 
@@ -431,6 +431,11 @@ def ratio_of_restricted_means(
         return nothing
     high = 1 / inverse if inverse > 0 else float("inf")
     return replace(nothing, low=min(low, value), high=max(high, value), method=RESOLVED)
+
+
+def _in_order(sample: _Sample) -> _Sample:
+    order = np.lexsort(sample[::-1])
+    return sample[0][order], sample[1][order]
 
 
 def _restricted_means(times: FloatArray, reached: BoolArray, horizon: float) -> FloatArray:

@@ -12,7 +12,7 @@ from analysis.status import read_status
 from study.cli.display import status_text
 from study.console import say
 from study.harmless import csv_cell, markdown, mask_credentials, printable
-from study.records.derived import write_table
+from study.records.folder import write_table
 from study.records.ledger import ledger_of
 from study.records.records import TrialEnded
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial

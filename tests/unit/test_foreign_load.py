@@ -21,7 +21,7 @@ from study.machine.load import (
     load_between,
     snapshot,
 )
-from study.records.derived import table_row
+from study.records.folder import table_row
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog
 from tests.driven import Session

@@ -123,12 +123,12 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
-        "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
+        "study.records.ledger study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
-        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.boards": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.mirror": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },

@@ -12,8 +12,7 @@ import pytest
 from study.errors import RecordError, TrackingError
 from study.metrics import METRICS
 from study.mirrors import mlflow_mirror as content
-from study.mirrors.boards import TensorBoardMirror, tag_of
-from study.mirrors.mirror import points_of
+from study.mirrors.mirror import TensorBoardMirror, points_of, tag_of
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri
 from study.records.records import Line
 from tests.event_files import assert_files_follow, event_files, read_events
