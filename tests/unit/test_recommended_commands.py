@@ -16,7 +16,7 @@ from study.cli import commands as cli
 from study.designs.registry import make_plan
 from study.options import check_stage, seconds
 from study.options import load as load_options
-from study.space.space_file import SHIPPED
+from study.space.parsing import SHIPPED
 from tests.spaces import cluster
 
 ROOT = Path(__file__).resolve().parents[2]
