@@ -122,8 +122,8 @@ def test_a_random_policy_plays_in_a_space_that_needs_no_floor_or_in_a_study_s(fo
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{study} --random --trial 0", "--trial: belongs to a recorded policy"),
-        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belongs to"),
+        ("{study} --random --trial 0", "--trial, --stochastic/--deterministic: belong to a recorded policy"),
+        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belong to"),
         ("{folder} --random", "{folder}: with --random it must be a space or the folder of a study"),
         ("{folder}", "{folder}: must be the folder of a study"),
         ("{study} --trial 1", "--trial: must be a trial of"),
