@@ -23,10 +23,10 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
 from study.errors import Fault, SpaceError
-from study.space.domains import as_yaml, fault, meant_by, suggestion
+from study.space.domains import Section, as_yaml, fault, meant_by, suggestion
 from study.space.parameters import ALGORITHMS, MAX_WHOLE, NAMES
 from study.space.rules import RULES_OF
-from study.space.sections import AXES, Section
+from study.space.sections import AXES
 from study.space.spec import ScriptFacts, StudySpec
 
 SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
