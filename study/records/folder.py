@@ -20,13 +20,13 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from study.errors import RecordError
-from study.harmless import csv_cell, mask_arguments, printable
 from study.metrics import OF_TRIALS
 from study.records.files import DRAFT, LOCK, check_plain, sync, usable, write_atomically
 from study.records.ledger import TrialRow, ledger_of
 from study.records.records import RESTORE, Moment, StudyOpened, Whole, read_lines, written_line
 from study.space.parsing import Source, parse_space
 from study.space.spec import StudySpec, as_of_now
+from study.text import csv_cell, mask_arguments, printable
 
 FORMAT = 1
 """Version of the folder's layout."""
