@@ -47,7 +47,7 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
     headings = ["runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say"]
     rows = [
         (
-            *((kind.cell.name if kind.cell else MISSING,) if cells else ()),
+            *((kind.cell or MISSING,) if cells else ()),
             f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
             str(kind.num_trials),
             kind.execution,

@@ -28,9 +28,9 @@ from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.space.parsing import written
 from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
-from study.space.space_file import written
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of

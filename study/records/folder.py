@@ -23,8 +23,7 @@ from study.metrics import OF_TRIALS
 from study.records.files import DRAFT, LOCK, check_plain, sync, usable, write_atomically
 from study.records.ledger import TrialRow, ledger_of
 from study.records.records import RESTORE, Moment, StudyOpened, Whole, read_lines, written_line
-from study.space.parsing import parse_space
-from study.space.space_file import Source
+from study.space.parsing import Source, parse_space
 from study.space.spec import StudySpec, as_of_now
 from study.text import csv_cell, mask_arguments, printable
 
