@@ -176,7 +176,7 @@ class Mirror(ABC):
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored}
+_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.section}
 
 
 class Point(NamedTuple):

@@ -120,7 +120,7 @@ def test_event_files_are_written_anew_and_leave_others_alone(tmp_path):
     assert_files_follow(folder)
     for file in event_files(folder).values():
         assert [each.step for each in read_events(file) if each.HasField("session_log")] == [0]
-    sections = {tag_of(metric.name).partition("/")[0] for metric in METRICS.values() if metric.mirrored}
+    sections = {tag_of(metric.name).partition("/")[0] for metric in METRICS.values() if metric.section}
     assert sections == {"time", "runners", "learner", "return", "speed", "target", "machine"}
 
 
