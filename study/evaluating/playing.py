@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -273,9 +272,8 @@ def filming(film: Path) -> Iterator[Callable[[gymnasium.Env], gymnasium.Env]]:
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         fix = "Run `pip install 'imageio-ffmpeg>=0.6'`."
         raise wrong_option("--video", rule="needs imageio-ffmpeg", got="no such package", fix=fix)
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL looks for a display
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # drawing a picture needs neither sound nor a display
+        os.environ.setdefault(name, "dummy")
     draft = film.with_name(f".{film.stem}.{os.getpid()}.mp4")
     try:
         film.parent.mkdir(parents=True, exist_ok=True)

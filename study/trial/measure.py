@@ -172,7 +172,7 @@ class Watch:
     """Measures what this process and its node use between `start` and `stop`."""
 
     def __init__(self) -> None:
-        self.skip()
+        self._cpu_s = time.process_time()
         self.start()
 
     def start(self) -> None:

@@ -122,12 +122,10 @@ def module_of(config: "AlgorithmConfig", state: State) -> "RLModule":
     both = (config.observation_space, config.action_space)
     with torch.random.fork_rng(devices=()):
         module: RLModule = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
-    shapes, given = (
-        {name: tuple(value.shape) for name, value in each.items()} for each in (module.state_dict(), weights)
-    )
-    if wrong := [name for name in sorted({*shapes, *given}) if shapes.get(name) != given.get(name)]:
-        rule = "the policy must fit the environment and the network of the space"
-        got = f"another one: {wrong[0]} is {given.get(wrong[0])}, must be {shapes.get(wrong[0])}"
-        raise RecordError(where="checkpoint", rule=rule, got=got, fix="Name the space that it was trained in.")
-    module.load_state_dict(weights)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:  # which names what differs
+        rule, got = "the policy must fit the environment and the network of the space", one_line(str(error), 300)
+        fix = "Name the space that it was trained in."
+        raise RecordError(where="checkpoint", rule=rule, got=got, fix=fix) from error
     return module

@@ -95,8 +95,13 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
-        after = {"evaluates": self._evaluates, "node_loads": () if self._evaluates else self._node_loads}
-        return TrialResult(records=records, progress=self._progress, policy=policy, **after)
+        return TrialResult(
+            records=records,
+            progress=self._progress,
+            evaluates=self._evaluates,
+            policy=policy,
+            node_loads=self._node_loads,
+        )
 
     def _train(self) -> None:
         if self._iteration == WARMUP_ITERATIONS:
