@@ -179,7 +179,6 @@ class Surroundings:
         self._folder, self._variables = str(file.parent), dict(os.environ)
         self._paths = {*sys.path, *_entries(self._variables)} - {self._folder}
         self._modules = {name.partition(".")[0] for name in sys.modules}
-        self._environments = set(gymnasium_registry)
 
     def digests(self) -> dict[str, str]:
         """Return module of the user's own that the script has imported -> SHA-256 of its files that were imported."""
@@ -198,8 +197,8 @@ class Surroundings:
         judged = config.evaluation_config
         other = judged.get("env") if isinstance(judged, Mapping) else getattr(judged, "env", None)
         names = [name for name in (config.env, other) if isinstance(name, str)]
-        new = gymnasium_registry.keys() - self._environments
-        found = {name: functools.partial(of_gymnasium, gymnasium_registry[name]) for name in names if name in new}
+        own = [name for name in names if name in gymnasium_registry and not comes_with_gymnasium(name)]
+        found = {name: functools.partial(of_gymnasium, gymnasium_registry[name]) for name in own}
         return found | {name: maker for name in names if (maker := maker_of(name)) is not None}
 
     def added(self, variables: Mapping[str, str]) -> dict[str, Any]:

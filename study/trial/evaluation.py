@@ -303,13 +303,13 @@ def _policy(config: AlgorithmConfig, state: State, spec: StudySpec, lane: _Lane)
 
 def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
     """Return what draws actions that follow from seed, episode and step; of several agents of all that act now."""
-    copied = functools.cache(lambda lane, agent: copy.deepcopy(space_of(lane, agent)))  # environments draw from theirs
 
-    def space_of(lane: _Lane, agent: Any) -> gymnasium.Space:
-        return lane.action_space if agent is None else lane.unwrapped.get_action_space(agent)
+    @functools.cache
+    def own_space(lane: _Lane, agent: Any) -> gymnasium.Space:  # environments may draw from theirs
+        return copy.deepcopy(lane.action_space if agent is None else lane.unwrapped.get_action_space(agent))
 
     def drawn(lane: _Lane, agent: Any = None, number: int = 0) -> Any:
-        space = copied(lane, agent)
+        space = own_space(lane, agent)
         space.seed((random_action_seed(seed, *lane.place) + number) % 2**64)
         return space.sample()
 

@@ -89,8 +89,7 @@ def test_evaluation_leaves_the_generators_alone() -> None:
 @pytest.mark.parametrize(("env_id", "limit", "num_cut"), [("Endless", 11, 5), ("Plain", 20, 0)])
 def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str, limit: int, num_cut: int) -> None:
     space, config, module = build(f"tests.environments:{env_id}", evaluation__max_episode_steps=limit)
-    result = evaluate_module(module, space, config=config)
-    assert (result.returns, result.num_cut) == ((float(limit),) * 5, num_cut)
+    assert evaluate_module(module, space, config=config)[:2] == ((float(limit),) * 5, num_cut)
 
 
 @pytest.mark.parametrize(
@@ -145,11 +144,9 @@ class Five(Noted):
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of every episode that a policy draws, shape (episodes, steps, ...)."""
     space, config, module = built
-    changes = {"stochastic": True, "seed": seed}
+    asked = space.evaluation.model_copy(update={"stochastic": True, "seed": seed})
     Noted.played.clear()
-    evaluate_module(
-        module, space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)}), config=config
-    )
+    evaluate_module(module, space.model_copy(update={"evaluation": asked}), config=config)
     return np.array(Noted.played)
 
 
@@ -192,12 +189,11 @@ def test_random_actions_are_uniform_in_every_step_and_after_every_action() -> No
 
 
 def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
-    changes: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
-    assert evaluate_module(None, spec(**changes)).returns == (30.0,) * 3
-    short = evaluate_module(None, spec(**changes, evaluation__kwargs={"length": 12}))
-    assert (short.returns, short.num_cut) == ((12.0,) * 3, 0)
-    cut = evaluate_module(None, spec(**changes, evaluation__max_episode_steps=11))
-    assert (cut.returns, cut.num_cut) == ((11.0,) * 3, 3)
+    given: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
+    asked = ({}, {"evaluation__kwargs": {"length": 12}}, {"evaluation__max_episode_steps": 11})
+    results = [evaluate_module(None, spec(**given, **changes)) for changes in asked]
+    expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((11.0,) * 3, 3)]
+    assert [(each.returns, each.num_cut) for each in results] == expected
 
 
 def test_the_command_plays_at_random_in_a_space_that_has_no_floor(tmp_path: Path) -> None:
@@ -287,14 +283,15 @@ class Recalls(gymnasium.Env):
         return np.array([0, self.steps / 10], np.float32), reward, self.steps == 4, False, {}
 
 
-def test_states_of_a_recurrent_module_belong_to_their_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = spec(evaluation__episodes=20)
-    config = recurrent()
+def test_states_belong_to_their_episodes_and_own_evaluation_settings_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, config = spec(evaluation__episodes=20), recurrent()
     state = state_in(config)
     together = played(config, state, space).returns
     monkeypatch.setattr(evaluation, "MAX_SIDE_BY_SIDE", 1)
     assert played(config, state, space).returns == together
     assert len(set(together)) > 1
+    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
+    assert min(played(config, state, space).returns) < min(together)
 
 
 def test_connectors_have_their_states_and_keep_them() -> None:
@@ -364,15 +361,6 @@ def test_several_agents_are_added_up() -> None:
     cut = played(config, state, spec(evaluation__episodes=20, evaluation__max_episode_steps=3))
     assert (set(cut.returns), cut.num_cut) == ({13.0, 23.0}, sum(total > 23 for total in whole.returns))
     assert played(config, None, space).returns == whole.returns  # at random: the environment pays whatever is done
-
-
-def test_the_script_s_own_evaluation_settings_hold() -> None:
-    space = spec(evaluation__episodes=8)
-    config = configured(Recalls)
-    state = state_in(config)
-    plain = played(config, state, space).returns
-    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
-    assert min(played(config, state, space).returns) < min(plain)
 
 
 class Breaks(Recalls):

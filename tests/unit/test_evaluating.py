@@ -77,12 +77,8 @@ def test_the_best_policy_is_that_of_the_answer():
 def test_the_best_policy_of_a_hold_up_study_is_one_of_the_winner_s_confirmations():
     holdup = holdup_spec()
     target = holdup.holdup.target_scale
-    some = ledger(
-        (0, target, 1.1, "finished"),
-        (1, target, 0.8, "finished"),
-        (2, target, 0.9, "finished"),
-        (3, 1, 1.0, "finished"),
-    )
+    scores = [(target, 1.1), (target, 0.8), (target, 0.9), (1, 1.0)]
+    some = ledger(*((number, *each, "finished") for number, each in enumerate(scores)))
     for row, stage, digest in zip(some.rows.values(), ("search", "confirm", "confirm", "confirm"), "aabb", strict=True):
         row.stage, row.digest = stage, digest
     assert best_policy(holdup, some)[0].trial == 0  # nothing is frozen yet
