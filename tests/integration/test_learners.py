@@ -307,7 +307,7 @@ def test_only_observations_actions_and_rewards_of_steps_count() -> None:
 @pytest.mark.parametrize(
     ("vf_clip_param", "at", "applied", "said"),
     [
-        pytest.param(math.inf, 15, 1, "1 of 2 minibatches", id="a loss that is not finite ends the update"),
+        pytest.param(math.inf, 15, None, "1 of 3 minibatches", id="a loss that is not finite is left out"),
         pytest.param(10.0, 15, None, "1 of 3 minibatches", id="a gradient that is not finite is left out"),
         pytest.param(10.0, 30, 2, "1 of 3 minibatches", id="the last gradient that is not finite is left out"),
     ],
@@ -325,7 +325,7 @@ def test_what_is_not_finite_is_not_applied(
     with caplog.at_level(logging.WARNING):
         results = update(learner, fragments, num_epochs=1, minibatch_size=12)
     assert said in caplog.text
-    assert math.isfinite(results[f"{DEFAULT_MODULE_ID}/total_loss"]) is math.isfinite(vf_clip_param)
+    assert math.isfinite(results[f"{DEFAULT_MODULE_ID}/total_loss"])
     assert all(torch.isfinite(value).all() for value in weights(learner).values())
     if applied is not None:  # in order: what is left is what the minibatches before would have taught
         update(untouched, episodes(), num_epochs=1, minibatch_size=12, num_total_minibatches=applied)
@@ -347,14 +347,6 @@ def test_what_is_not_finite_is_not_applied(
 def test_what_it_cannot_serve_is_said(changes: dict[str, Any], words: str | None) -> None:
     reason = fused_obstacle(configured(PPOTorchLearner, **changes))
     assert reason is None if words is None else words in str(reason)
-
-
-def test_what_it_cannot_serve_is_not_built() -> None:
-    for change in ({"num_learners": 2}, {"grad_clip": 0.1, "grad_clip_by": "value"}):
-        config = configured(FusedPPOLearner)
-        vars(config).update(change)
-        with pytest.raises(TrialError, match="must be able to serve"):
-            build(config)
 
 
 def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_asked_for(
