@@ -85,9 +85,3 @@ def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
     unbounded = Box(-np.inf, np.inf, (2,), np.float32)
     same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
     np.testing.assert_array_equal(same, actions)
-
-
-@pytest.mark.parametrize("space", [Discrete(3, start=1), Box(0, 5, (2,), np.int32), Box(0, 1, (2, 2))])
-def test_other_action_spaces_are_refused(space: gymnasium.Space) -> None:
-    with pytest.raises(ValueError, match="must be Discrete or MultiDiscrete from 0"):
-        action_rule(space)

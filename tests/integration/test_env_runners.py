@@ -98,16 +98,6 @@ def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str
         replay(env, first, mine)
 
 
-def test_a_batch_holds_what_was_seen_whatever_the_environment_does_with_its_array(kind: str) -> None:
-    seen = []
-    for each in ("Plain", "OneArray"):
-        runner = one(kind, batch=75, environment__id=f"tests.environments:{each}")
-        seen.append([np.array(piece.get_observations()) for _ in range(2) for piece in runner.sample()])
-    for expected, got in zip(*seen, strict=True):
-        np.testing.assert_array_equal(got, expected)
-        assert got.dtype == np.float32
-
-
 @pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
 def test_the_probabilities_belong_to_the_actions(kind: str, environment: dict[str, Any]) -> None:
     runner = one(kind, **environment)
@@ -154,7 +144,6 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
     assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
-    assert "ZeroDivisionError: planted fault at step 5" in measurement.error
     assert "tests/environments.py" in measurement.traceback
     with pytest.raises(TrialError, match=r"planted fault at step 5 \(environments.py, line \d+, in happens\)"):
         check_runner(measurement)

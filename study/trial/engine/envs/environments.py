@@ -199,10 +199,6 @@ class GymnasiumLanes:
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         self._seeds: list[int] | None = list(seeds)
-        # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
-        # np.int64, as from `action_space.sample()`: they may use its methods.
-        own = all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs)
-        self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
         """Start a new episode in every lane, the first time with its seed; write what is seen, (num_envs, *shape)."""
@@ -229,8 +225,7 @@ class GymnasiumLanes:
         outcomes: list[tuple[float, bool, bool]] = []
         # A copy: an environment may keep its action, and the caller may use the array again.
         rows = np.array(actions, self.action_space.dtype)
-        row_actions: Iterable[Any] = rows.tolist() if self._python_ints else rows
-        for lane, (env, action) in enumerate(zip(self._envs, row_actions, strict=False)):
+        for lane, (env, action) in enumerate(zip(self._envs, rows, strict=False)):
             observation, reward, ends, cut, _ = env.step(action)
             observation = self._fitting(observation)
             if not isinstance(reward, float) and np.shape(reward):
@@ -284,38 +279,32 @@ class EnvPoolLanes:
             TrialError: EnvPool is not installed or does not know the task, the task does not take these arguments, is
                 for several players or does not show one array, or a library of the system is missing.
         """
+        name, kwargs = task_of(spec.id, spec.kwargs) if is_procgen(spec.id) else (spec.id, dict(spec.kwargs))
+        other = "Use an id of EnvPool, or `backend: gymnasium`."
         try:
             import envpool
-        except ImportError as error:
-            fix = "Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, set environment.backend: gymnasium."
-            rule, got = "envpool must be installed", str(error)
-            raise TrialError(where="environment.backend", rule=rule, got=got, fix=fix) from error
-        procgen = is_procgen(spec.id)
-        name, kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
-        if name not in (known := envpool.list_all_envs()):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise TrialError(where=ID, rule="EnvPool has no such environment", got=f"'{name}'", fix=fix)
-        try:
+
+            if name not in (known := envpool.list_all_envs()):
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                fix = f"Did you mean '{near[0]}'?" if near else other
+                raise TrialError(where=ID, rule="EnvPool has no such environment", got=f"'{name}'", fix=fix)
             if taken := sorted(set(kwargs) & set(_OURS)):
                 raise TypeError(f"the study sets {', '.join(taken)} itself")
             task: Any = envpool.make_spec(name, **kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
-            missing = str(error.__cause__ or error)
-            qt = procgen or "libQt5" in missing
-            fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            rule = f"'{spec.id}' needs a library of the system"
-            raise TrialError(where=ID, rule=rule, got=missing, fix=fix) from error
+            rule, got = f"what '{spec.id}' needs of EnvPool must be installed", str(error.__cause__ or error)
+            fix = "On every node: pip install 'envpool>=1.2.5,<2', for Procgen on Debian apt install libqt5gui5."
+            raise TrialError(where="environment.backend", rule=rule, got=got, fix=fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
             rule, got = f"must suit '{spec.id}'", str(error).partition(" The following")[0].rstrip(".")
             got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
             raise TrialError(where="environment.kwargs", rule=rule, got=got, fix=fix) from error
-        if task.config.max_num_players != 1:
-            rule, got = f"'{spec.id}' must have one player", str(task.config.max_num_players)
-            raise TrialError(where=ID, rule=rule, got=got, fix="Use a task for one player.")
         with warnings.catch_warnings(action="ignore"):  # of bounds of float64 for float32
             self._raw: Any = task.gymnasium_observation_space
-            self.observation_space, self.action_space = self._seen_space(), task.gymnasium_action_space
+        if task.config.max_num_players != 1 or not isinstance(self._raw, Box):
+            rule, got = "must be for one player, whose observations are one array", f"'{spec.id}' with {self._raw}"
+            raise TrialError(where=ID, rule=rule, got=got, fix=other)
+        self.observation_space, self.action_space = self._seen_space(), task.gymnasium_action_space
         self._limit: int = spec.max_episode_steps or task.config.max_episode_steps
         # One step more than allowed, so that `terminated` in the last allowed step is the environment's own.
         # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
@@ -335,9 +324,6 @@ class EnvPoolLanes:
 
     def _seen_space(self) -> Box:
         raw, self._channels_first = self._raw, False
-        if not isinstance(raw, Box):
-            rule, fix = "observations must be one array where EnvPool steps", "Use `backend: gymnasium`."
-            raise TrialError(where=ID, rule=rule, got=str(raw), fix=fix)
         if _is_image(raw):
             depth, height, width = raw.shape
             # EnvPool does not say which order an image has: a picture is larger than its number of channels.

@@ -63,14 +63,8 @@ class TrainBatch:
 
     @classmethod
     def of(cls, episodes: Sequence[SingleAgentEpisode]) -> "TrainBatch":
-        """Gather the arrays of episodes, whose lookback buffers hold steps of earlier batches, into new ones.
-
-        Raises:
-            ValueError: There is no step.
-        """
+        """Gather the arrays of episodes, whose lookback buffers hold steps of earlier batches, into new ones."""
         filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
-        if not filled:
-            raise ValueError("episodes: must hold at least one step, got none.")
         observations, actions, rewards = (
             [buffer.data[buffer.lookback :] for buffer in (getattr(episode, name) for episode in filled)]
             for name in ("observations", "actions", "rewards")
@@ -179,11 +173,6 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
 
         self._program = fused_program
         super().build()
-        config = self.config
-        if config.num_learners > 0:
-            # "auto" is one CPU. The local learner's process belongs to others too.
-            cpus = config.num_cpus_per_learner
-            torch.set_num_threads(1 if cpus == "auto" else max(1, int(cpus)))
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
         self.jax_platform = str(cpu_device().platform)
         fused_program.keep_programs()
@@ -192,8 +181,8 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         if not isinstance(space, Box):
             choices = [space.n] if isinstance(space, Discrete) else space.nvec
             self._sizes = tuple(int(size) for size in choices)
-        self._standardization = getattr(config, "standardization", "rllib")
-        self._generator = np.random.default_rng(config.seed)
+        self._standardization = getattr(self.config, "standardization", "rllib")
+        self._generator = np.random.default_rng(self.config.seed)
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
@@ -213,11 +202,7 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         shuffle_batch_per_epoch: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Learn from the episodes, which are left as they are, and return RLlib's metrics; arguments are RLlib's.
-
-        Raises:
-            ValueError: There is no step to learn from.
-        """
+        """Learn from the episodes, which are left as they are, and return RLlib's metrics; arguments are RLlib's."""
         self._check_is_built()
         timesteps = timesteps or {}
         self.before_gradient_based_update(timesteps=timesteps)

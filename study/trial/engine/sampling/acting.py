@@ -23,7 +23,6 @@ from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
 from scipy.special import ndtri
 
 from study.ray_private import forward_of
-from study.trial.engine.envs.environments import are_trainable
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -143,10 +142,8 @@ class Gaussian:
         return inputs[..., : self.noise_size].copy()
 
 
-def action_rule(space: gymnasium.Space) -> Choices | Gaussian:
-    """Return the rule of an action space; raise a `ValueError` where policies cannot answer its actions."""
-    if not are_trainable(space):
-        raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
+def action_rule(space: Any) -> Choices | Gaussian:
+    """Return the rule of an action space that `are_trainable` accepts."""
     if isinstance(space, Discrete):
         return Choices([int(space.n)], several=False)
     return Choices(space.nvec.tolist(), several=True) if isinstance(space, MultiDiscrete) else Gaussian(space.shape[0])

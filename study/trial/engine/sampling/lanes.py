@@ -47,11 +47,8 @@ class LaneLayout:
 def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     """Return the environment seed of one training lane: in [0, 2^29), distinct for every lane of the trial.
 
-    Raises:
-        ValueError: Runners are numbered from 1 (RLlib's `worker_index`) to 131,071, environments from 0 to 4,095.
+    Runners are numbered from 1 (RLlib's `worker_index`), below 131072, environments of a runner from 0, below 4096.
     """
-    if not (0 <= runner_index < _SIZE // _LANES_PER_RUNNER and 0 <= env_index < _LANES_PER_RUNNER):
-        raise ValueError(f"lane_seed: no such lane, got runner {runner_index}, environment {env_index}.")
     return _seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)
 
 
