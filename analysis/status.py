@@ -223,7 +223,7 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
     if not spec.learns:
         return
     finished = [row for row in rows if row.status == "finished" and row.summary.get("final_return") is not None]
-    if cut := [row for row in finished if row.all_cut]:
+    if cut := [row for row in finished if (last := row.last_evaluation) and last.num_cut == len(last.returns)]:
         yield (
             f"Episodes that never end: in {len(cut)} of {count(len(finished), 'finished trial')} every episode of the "
             f"last evaluation was cut at evaluation.max_episode_steps={spec.evaluation.max_episode_steps}, and its "

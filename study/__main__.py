@@ -1,5 +1,7 @@
 """The start of the command line: `python -m study`. The standard library alone: nothing else may be installed."""
 
+import io
+import os
 import sys
 from typing import NoReturn
 
@@ -8,6 +10,11 @@ from study.errors import ExitCode, in_one_line
 
 def main(command: str = "") -> NoReturn:
     """Run the command line, or one of its commands; where a package is not installed, say in one line which."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: PTH123, SIM115 (a device; closed by the shell)
+        if isinstance(stream, io.TextIOWrapper):  # help and names may have letters that the terminal has not
+            stream.reconfigure(errors="replace")
+        setattr(sys, name, stream)
     try:
         from study.cli.commands import main as guarded
 

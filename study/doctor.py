@@ -365,8 +365,8 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
         found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
         fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."
         yield Finding("warn", found, fix)
-    largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
-    need = f"{count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)}"
+    largest = max(needs, key=lambda each: each.total)
+    need = f"{count(largest.total.num_cpus, 'CPU')} and {gigabytes(largest.total.memory_mb)}"
     runners = f"{count(largest.num_env_runners, 'runner')}, {largest.execution}"
     yield Finding("ok", f"its largest trial fits with {need} ({runners})")
 

@@ -12,11 +12,6 @@ def number(value: float | None, form: str = ",.1f") -> str:
     return MISSING if value is None else format(value, form)
 
 
-def plain(value: object) -> str:
-    """Return a value of a setting: whole numbers and words in full, other numbers to four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 DIGITS = 3
 """Significant digits that people see; CSVs have all."""
 MOST_DECIMALS = 8

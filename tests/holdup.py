@@ -11,17 +11,14 @@ from typing import Any
 from study.designs.base import start_of
 from study.designs.holdup.stages import decide, phases, requests_of
 from study.metrics import WARMUP_ITERATIONS
-from study.planning import evaluation_due, execution_of, label_at_start, num_cpus, progress_of
-from study.records.folder import StudyFolder, StudyIdentity
+from study.planning import evaluation_due, num_cpus, progress_of
+from study.records.folder import StudyFolder
 from study.records.ledger import Ledger
 from study.records.records import (
     Record,
     StageDecided,
-    Status,
     StudyClosed,
     StudyOpened,
-    Timing,
-    TrialBuilt,
     TrialEnded,
     TrialRequest,
     digest_of,
@@ -33,6 +30,7 @@ from study.space.spec import StudySpec
 from tests import reported
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
+from tests.synthetic import make_folder
 from tests.values import replace
 
 BEGUN = 1_700_000_000.0
@@ -109,24 +107,22 @@ def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | N
         until: Name of the phase whose trials are the last on record.
     """
     assert spec.holdup is not None
-    assert until is None or until in {name for _, name in phases(spec.holdup)}
-    opened = StudyOpened(
-        session=1, num_trials=9, cluster=CLUSTER.to_json(), provenance=PROVENANCE, space_digest=spec.digest()
-    )
-    records: list[Record] = [opened]
+    digest, cluster = spec.digest(), CLUSTER.to_json()
+    records: list[Record] = []
     ledger, asked, decisions = Ledger(), requests_of(spec, ()), list[StageDecided]()
-    for record in records:
-        ledger.apply(record, BEGUN)
+
+    def add(record: Record) -> None:
+        if isinstance(record, TrialEnded):
+            summary = ledger.rows[record.trial].summarise(spec, record.status, moment=BEGUN + len(records) + 1)
+            record = replace(record, summary=summary)
+        records.append(record)
+        ledger.apply(record, BEGUN + len(records))
+
+    add(StudyOpened(session=1, num_trials=9, cluster=cluster, provenance=PROVENANCE, space_digest=digest))
     for _, phase in phases(spec.holdup):
         for number in range(len(ledger.rows), len(asked)):
             for record in _trial(spec, number, asked[number], outcome):
-                records.append(record)
-                moment = BEGUN + len(records)
-                ledger.apply(record, moment)
-                if isinstance(record, TrialEnded):
-                    row = ledger.rows[number]
-                    records[-1] = replace(record, summary=row.summarise(spec, record.status, moment=moment))
-                    ledger.apply(records[-1], moment)
+                add(record)
         if phase == until:
             return records
         decision, frozen = decide(spec, ledger.rows, decisions)
@@ -137,100 +133,59 @@ def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | N
 
 
 def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome) -> Iterator[Record]:
-    scale, proposed = request.num_env_runners, dict[str, Value]()
+    """Yield the records of an emulated trial, which fails half way where its outcome is None."""
+    proposed = dict[str, Value]()
     if request.setting is None:
         proposed = {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
-    own = spec_of(spec, request.variant)
-    execution = execution_of(own, scale, CLUSTER)
-    cpus = num_cpus(own, scale, execution)
-    start = label_at_start(own, CLUSTER, num_env_runners=scale, execution=execution)
-    label: Timing = start.timing
-    started = start_of(
-        spec,
-        replace(request, trial=number),
-        proposed,
-        number,
-        attempt=1,
-        num_cpus=cpus,
-        execution=execution,
-    )
+    cpus = num_cpus(spec_of(spec, request.variant), request.num_env_runners, "emulated")
+    request = replace(request, trial=number)
+    started = start_of(spec, request, proposed, number, attempt=1, num_cpus=cpus, execution="emulated")
     yield started
-    yield TrialBuilt(
-        trial=number,
-        attempt=1,
-        startup_time_s=1.0,
-        effective={**started.setting, "hostnames": ["h0"]},
-        processes_per_node={"n0": cpus},
-        timing=label,
-        timing_reason="invented",
-    )
-    yield from _training(own, number, request, outcome(request, started.rule), label)
-
-
-def _training(
-    spec: StudySpec, number: int, request: TrialRequest, final: float | None, label: Timing
-) -> Iterator[Record]:
-    length = request.iterations or NUM_ITERATIONS
-    status: Status = "finished" if final is not None else "failed"
-    pace = 12.0 / request.num_env_runners  # more runners, less time
-    progress, steps_per_s = 0.0, None
-    steps = BUDGET // NUM_ITERATIONS
-    for iteration in range(1, length + 1):
-        if iteration > WARMUP_ITERATIONS:
-            steps_per_s = BUDGET / NUM_ITERATIONS / pace
-        metrics = {
-            "sampling_time_s": pace * 0.6,
-            "slowest_runner_time_s": pace * 0.6,
-            "mean_runner_time_s": pace * 0.6,
-            "learning_time_s": pace * 0.3,
-            "episode_return_sum": (final or 0.0) * 2,
-            "num_episodes": 2.0,
-            "episode_len_sum": float(steps),
-            "cpu_time_s": 36.0,
-            "env_steps_per_s": steps_per_s,
-        }
-        one = reported.iteration(iteration, steps=steps, seconds=pace, **metrics)
+    label: dict[str, Any] = {"timing": "emulated", "timing_reason": "invented"}
+    built = replace(reported.built(), trial=number, attempt=1, effective={**started.setting, "hostnames": ["h0"]})
+    yield replace(built, processes_per_node={"n0": cpus}, **label)
+    final, length = outcome(request, started.rule), request.iterations or NUM_ITERATIONS
+    steps, pace = BUDGET // NUM_ITERATIONS, 12.0 / request.num_env_runners  # more runners, less time
+    metrics = {
+        "sampling_time_s": pace * 0.6,
+        "slowest_runner_time_s": pace * 0.6,
+        "mean_runner_time_s": pace * 0.6,
+        "learning_time_s": pace * 0.3,
+        "episode_return_sum": (final or 0.0) * 2,
+        "num_episodes": 2.0,
+        "episode_len_sum": float(steps),
+        "cpu_time_s": 36.0,
+    }
+    for iteration in range(1, length + 1 if final is not None else max(length // 2, 1) + 1):
+        rate = steps / pace if iteration > WARMUP_ITERATIONS else None
+        one = reported.iteration(iteration, steps=steps, seconds=pace, env_steps_per_s=rate, **metrics)
         one = replace(one, trial=number, attempt=1)
         yield one
-        if final is None and iteration == max(length // 2, 1):
-            break
-        before = progress
-        done = {"env_steps": steps * iteration, "iterations": iteration, "time_s": pace * iteration}
-        progress = progress_of(spec.budget, request.iterations, **done)
+        before, progress = (
+            progress_of(spec.budget, request.iterations, env_steps=steps * done, iterations=done, time_s=pace * done)
+            for done in (iteration - 1, iteration)
+        )
         if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
             returns = [mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean]
-            seen = reported.evaluation(one, *returns, progress=progress)
-            yield replace(seen, eval_time_s=0.1)
-    tainted = final is None and label == "measured"
+            yield replace(reported.evaluation(one, *returns, progress=progress), eval_time_s=0.1)
     yield TrialEnded(
         trial=number,
         attempt=1,
-        status=status,
-        reason="" if final is not None else "invented",
+        status="failed" if final is None else "finished",
+        reason="invented" if final is None else "",
         summary={},
-        checkpoint=f"checkpoints/trial_{number:05d}" if status == "finished" else None,
-        timing="tainted" if tainted else label,
-        timing_reason="the trial failed" if tainted else "invented",
+        checkpoint=None if final is None else f"checkpoints/trial_{number:05d}",
+        **label,
     )
 
 
 def write_study(path: Path, spec: StudySpec, records: Iterable[Record]) -> StudyFolder:
     """Write a study folder with these records, numbered and dated one after another."""
-    folder = StudyFolder(path)
-    folder.prepare()
-    identity = StudyIdentity(
-        format=1,
-        study_id="id-demo",
-        name="demo",
-        created=BEGUN,
-        tracking_uri="sqlite:////home/somebody/mlflow.db",
-        space="/home/somebody/space.yaml",
-        spec=spec.to_json(),
-        digest=spec.digest(),
-    )
-    folder.write(identity, written_space(identity.spec))
+    home = "/home/somebody"
+    usual: dict[str, Any] = {"text": written_space(spec.to_json()), "created": BEGUN, "space": f"{home}/space.yaml"}
+    folder = make_folder(path, f"sqlite:///{home}/mlflow.db", spec, **usual)
     write_records(folder, records)
     return folder
 

@@ -3,7 +3,6 @@
 A person's mistake ends here: a `StudyError` that nobody else took, or a full disk, is printed without a traceback.
 """
 
-import contextlib
 import errno
 import os
 import shlex
@@ -21,7 +20,7 @@ from typer.main import get_command
 
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, terminal, write, write_json
+from study.console import say, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
@@ -54,20 +53,13 @@ from study.text import count
 app = command_app("Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost.")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    if version:
         write(f"{version_of('runner-scaling-study')}\n")
         raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-]
-
-
-@app.callback()
-def _main(version: Version = False) -> None:
-    pass
 
 
 @app.command(
@@ -101,7 +93,6 @@ def run(
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
     dry_run: DryRun = False,
-    version: Version = False,
     **given: Any,
 ) -> None:
     """Run a study, or continue one.
@@ -109,15 +100,15 @@ def run(
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
     job, 70 a fault of this program, 75 stopped and resumable.
     """
+    if config is None and (runners is not None or config_args):
+        rule, fix = "belong to --config", "In a space these are fields of their own."
+        raise wrong_option("--runners, --config-args", rule, fix=fix)
     if config is None:
-        if runners is not None or config_args:
-            name, fix = "--config-args" if runners is None else "--runners", "In a space these are fields of their own."
-            raise wrong_option(name, "belongs to --config", fix=fix)
         source = one_space(space_argument, space)
+    elif named := space_argument or space:
+        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
     else:
-        if named := space_argument or space:
-            got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
-            raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
         source = space_of_script(config, runners=runners, arguments=config_args, trials=trials)
     file = find_space(source)
     given["name"] = checked_name(given.get("name") or file.stem)
@@ -141,18 +132,17 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
     from study.driver.run import run_study
     from study.driver.signals import leave
 
-    console = terminal()
-    display = Display(console)
-    place = [str(folder.space_file), "--name", options.name, "--out", str(options.out)]
-    address = ["--address", options.address] if options.address else []
-    resume_line = shlex.join(["python", "-m", "study", "run", *place, *address, "--resume"])
+    display = Display(error=False)
+    words = ["python", "-m", "study", "run", str(folder.space_file), "--name", options.name, "--out", str(options.out)]
+    words += ["--address", options.address] if options.address else []
+    resume_line = shlex.join([*words, "--resume"])
     try:
         result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {resume_line}" if folder.path.exists() else "Nothing was begun: start it again."
-        say(terminal(error=True), f"Ended before the first trial. {then}")
+        say(f"Ended before the first trial. {then}", error=True)
         leave(ExitCode.STOPPED)  # at once: what Ray registered for the end of the interpreter can wait for minutes
-    print_end(console, result, resume_line, display.said)
+    print_end(result, resume_line, display.said)
     if result.closed.reason == "stopped":
         leave(result.exit_code)
     raise typer.Exit(result.exit_code)
@@ -160,7 +150,7 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
 
 def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: bool) -> None:
     from study.adopted.loading import adopted_by
-    from study.cli.display import print_plan
+    from study.cli.display import plan_text
     from study.designs.registry import make_plan, private_shape
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning import remarks
@@ -175,13 +165,12 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
             pass
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
-    plan, console = make_plan(spec, replace(shape, speeds=speeds)), terminal(error=error)
-    print_plan(console, plan, spec, name=options.name)
-    for remark in remarks(spec, plan):
-        say(console, remark)
+    plan = make_plan(spec, replace(shape, speeds=speeds))
+    for text in (plan_text(plan, spec, name=options.name), *remarks(spec, plan)):
+        say(text, error=error)
 
 
-@app.command(epilog=examples("python -m study status", "python -m study status studies/quickstart"))
+@app.command()
 def status(
     study: Annotated[
         Path,
@@ -193,32 +182,26 @@ def status(
     While it runs and after: its progress, its answer so far, its health.
     """
     from analysis.status import read_status
-    from study.cli.display import answer_of, print_answer, show
+    from study.cli.display import answer_of, print_answer, status_text
 
-    console = terminal()
     several = [] if (study / "study.json").exists() else sorted(file.parent for file in study.glob("*/study.json"))
     for folder in several:
         try:
-            show(console, read_status(folder))
+            say(status_text(read_status(folder)))
         except StudyError as error:
-            say(console, f": cannot be read: {error}", title=folder.name)
-        say(console, "")
+            say(f"{folder.name}: cannot be read: {error}")
+        say()
     if not several and study == Path("studies"):
-        say(console, f"No study in {study}. Start one: python run_study.py quickstart.yaml")
+        say(f"No study in {study}. Start one: python run_study.py quickstart.yaml")
     elif not several:
         now = read_status(study)
-        show(console, now)
+        say(status_text(now))
         if now.counts["finished"]:
-            say(console, "" if now.complete else "\nSo far:\n")
-            print_answer(console, answer_of(study))
+            say("" if now.complete else "\nSo far:\n")
+            print_answer(answer_of(study))
 
 
-@app.command(
-    epilog=examples(
-        "python -m study repeat studies/quickstart --seeds 5",
-        "python -m study repeat studies/quickstart --trial 7 --seeds 10 --dry-run",
-    )
-)
+@app.command()
 def repeat(
     study: Study,
     trial: Trial = None,
@@ -252,9 +235,7 @@ app.add_typer(results_app)
 app.add_typer(launch_app)
 
 
-@app.command(
-    epilog=examples("python -m study doctor", "python -m study doctor scaling.yaml --address auto --json"),
-)
+@app.command()
 def doctor(
     space_argument: SpaceArgument = None,
     space: Space = None,
@@ -274,37 +255,31 @@ def doctor(
 
     from study.doctor import find_surroundings, judge
 
-    console, waiting = terminal(), terminal(error=True)  # standard output may be for programs
-    with waiting.status("Asking every node") if waiting.is_terminal else contextlib.nullcontext():
-        around = find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)
     findings = []
-    for finding in judge(around):
+    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)):
         findings.append(finding)
         if not as_json:
             fix = f". Fix: {finding.fix}" if finding.fix else ""
-            say(console, f"{finding.check}: {finding.found}{fix}", title=f"{finding.level:<4}  ")
+            say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
     counts = Counter(finding.level for finding in findings)
     if as_json:
         write_json([asdict(finding) for finding in findings])
     else:
         parts = ", ".join(f"{number} {level}" for level, number in counts.items())
         end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-        say(console, f"\n{parts}: {end}.")
+        say(f"\n{parts}: {end}.")
     raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
 
 
-@app.command(epilog=examples("python -m study sync studies/quickstart"))
+@app.command()
 def sync(study: Study) -> None:
     """Bring MLflow, Optuna's storage and TensorBoard up to date."""
-    console = terminal()
     for line in sync_study(StudyFolder(study)):
-        say(console, line)
+        say(line)
 
 
 def sync_study(folder: StudyFolder) -> Iterator[str]:
     """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
-
-    The folder, which names the places, must be this user's own.
 
     Yields:
         A sentence for each place, as soon as it is up to date; for all but one that failed, why.
@@ -319,7 +294,7 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
 
     folder.identity()
     folder.check_unpacked()
-    check_own(folder.path)
+    check_own(folder.path)  # which names the places
     answer, failed = answer_of(folder.path), list[StudyError]()
     for mirror in mirrors_of(folder):
         try:
@@ -333,7 +308,7 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
         raise failed[-1]
 
 
-@app.command(epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"))
+@app.command()
 def pack(
     study: Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
@@ -343,16 +318,16 @@ def pack(
     The copy has compressed records without paths of this machine, and the certificate.
     """
     from study.designs.holdup.certificate import write_certificate
-    from study.records.derived import pack as pack_study
+    from study.records.folder import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target)
     if folder.certificate.exists():
         write_certificate(packed)
-    say(terminal(), f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
+    say(f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
 
 
-@app.command(epilog=examples("python -m study schema"))
+@app.command()
 def schema() -> None:
     """Print every field of a space file, as Markdown."""
     from study.space.parsing import field_reference
@@ -371,23 +346,35 @@ def main(command: str = "") -> NoReturn:
     """
     if not sys.flags.safe_path and Path.cwd() not in map(Path, sys.path):
         sys.path.append(os.getcwd())  # noqa: PTH109 (environments of the person's own)
+    program = get_command(app)
     try:
-        (get_command(app).commands[command] if command else app)()  # type: ignore[attr-defined]
+        code = (program.commands[command] if command else program)(standalone_mode=False)  # type: ignore[attr-defined]
+        sys.exit(code or ExitCode.FINISHED)
     except ModuleNotFoundError:
         raise
     except Exception as error:  # noqa: BLE001 (the edge of the program: said, with its traceback where it is ours)
         cause = error.__cause__ if isinstance(error, StudyError) else error
         is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
         if isinstance(error, StudyError):
-            say(terminal(error=True), str(error))
-        elif isinstance(error, OSError) and is_full:
-            where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
+            say(str(error), error=True)
+        elif hasattr(error, "format_message"):  # of click, or of typer's copy of it: a call that it does not take
+            say(_misspelt(error), error=True)
+        elif is_full:
+            where, rule = str(getattr(error, "filename", None) or "output"), f"must be writable ({error})"
             fix = "Free some space, then run the same command again."
-            say(terminal(error=True), in_one_line(where=where, rule=rule, got="", fix=fix))
+            say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
         else:
             what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"
             write(f"{what}\n{traceback.format_exc()}", error=True)
             sys.exit(ExitCode.UNEXPECTED)
         resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
         sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)
-    sys.exit(ExitCode.FINISHED)
+
+
+def _misspelt(error: Any) -> str:
+    """Return what is wrong with a call, and where to look; the help itself where only a command was named."""
+    message, path = error.format_message(), error.ctx.command_path if error.ctx else "python -m study"
+    if message.startswith("Usage:"):
+        return str(message)
+    fix = f"Look at `{path} --help`."
+    return in_one_line(where=path, rule=message.removesuffix("."), got="", fix=fix)

@@ -3,22 +3,18 @@
 import contextlib
 import shlex
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.text import Text
-
 from analysis.status import Status, TimeLeft, read_status, time_left
-from study.console import say, table, terminal
-from study.engine import engine_of_space, engines_in_words
+from study.console import line_width, say, table, write
+from study.engine import engine_of_space
 from study.errors import StudyError
 from study.harmless import mask_credentials, one_line
 from study.planning import Plan
-from study.records.ledger import TrialRow
-from study.records.timing import PRESSURE_LIMIT
+from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
 from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
 
@@ -29,8 +25,6 @@ if TYPE_CHECKING:
     from study.driver.run import StudyResult
     from study.evaluating.playing import Evaluated
 
-WIDEST = 100
-"""Columns of a line of text at most: longer ones are hard to read."""
 INTERVAL_S = 30.0
 """Seconds between two lines on how far a study is."""
 MOST_RUNNING = 12
@@ -38,23 +32,19 @@ MOST_RUNNING = 12
 _DRIVERS = {"working": "at work", "ended": "has ended", "gone": "gone", "packed": "none, a packed copy"}
 
 
-def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> None:
-    """Print what a study would run, what each trial needs, and about how long all of it takes."""
+def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
+    """Return what a study would run, what each trial needs, and about how long all of it takes."""
     from study.designs.registry import design_of  # with SciPy, which `status` need not wait for
 
     stages, cells = design_of(spec).stages, any(kind.cell for kind in plan.kinds)
     hours, time_ = cpu_hours(plan.hours * plan.cluster.capacity), duration(plan.hours * 3600)
     trials = f"{'up to ' if stages else ''}{count(plan.num_trials, 'trial')}"
-    say(console, f": {trials}, about {time_} here, {hours} (guesses, good to a factor of five)", title=name)
     environment = spec.environment.id if spec.script is None else spec.script.environment
-    engine = f"Engine: {engine_of_space(spec)}." + (f" Stages: {', '.join(stages)}." if stages else "")
-    say(console, f"Environment: {environment}. {engine}")
     nodes = (
         f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
         f"{gigabytes(node.memory_mb)})"
         for node in plan.cluster.nodes
     )
-    say(console, f"Cluster: {', '.join(nodes)}")
     headings = ["runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say"]
     rows = [
         (
@@ -62,17 +52,23 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
             f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
             str(kind.num_trials),
             kind.execution,
-            str(kind.num_cpus),
-            gigabytes(kind.memory_mb),
+            str(kind.total.num_cpus),
+            gigabytes(kind.total.memory_mb),
             f"~{duration(kind.seconds)}",
-            kind.label.timing + ("*" if kind.label.provisional else ""),
+            f"{kind.label.timing}{'*' if kind.label.provisional else ''}",
         )
         for kind in plan.kinds
     ]
-    headings = ["cell", *headings] if cells else headings
-    console.print(table(headings, rows, words=("cell", "execution", "timing will say")))
+    lines = [
+        f"{name}: {trials}, about {time_} here, {hours} (guesses, good to a factor of five)",
+        f"Environment: {environment}. Engine: {engine_of_space(spec)}."
+        + (f" Stages: {', '.join(stages)}." if stages else ""),
+        f"Cluster: {', '.join(nodes)}",
+        table(["cell", *headings] if cells else headings, rows, words=("cell", "execution", "timing will say")),
+    ]
     if any(kind.label.provisional for kind in plan.kinds):
-        say(console, f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
+        lines.append(f"measured*: environments wait; oversubscribed if CPU pressure reaches {PRESSURE_LIMIT:.0%}.")
+    return "\n".join(lines)
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
@@ -81,9 +77,9 @@ def print_plan(console: Console, plan: Plan, spec: StudySpec, *, name: str) -> N
 class Display:
     """One line for each change of a trial, and for how far the study is now and then."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """Write to `console`, or to standard error."""
-        self._console = console or terminal(error=True)
+    def __init__(self, *, error: bool = True) -> None:
+        """Write to standard error, or to standard output."""
+        self._error = error
         self._conductor: Conductor | None = None
         self._seen: dict[int, tuple[int, str]] = {}
         """Trial -> its attempt and status, as they were last told."""
@@ -94,7 +90,7 @@ class Display:
     def note(self, text: str) -> None:
         """Print one line, if it can be: a study does not end because its log is full."""
         with contextlib.suppress(OSError):
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            write(f"{text}\n", error=self._error)
 
     def watch(self, conductor: "Conductor") -> None:
         """Tell from now on what changes in a session."""
@@ -170,29 +166,31 @@ def trial_line(row: TrialRow, design: "Design") -> str:
 # --- where it stands --------------------------------------------------------------------------------------------------
 
 
-def show(console: Console, status: Status, *, at_end: bool = False) -> None:
-    """Print how far a study is, what runs now, and what a person should know or type; `at_end` of its own driver."""
+def status_text(status: Status, *, at_end: bool = False) -> str:
+    """Return how far a study is, what runs now, and what a person should know or type; `at_end` of its own driver."""
+    return "\n".join(_status_lines(status, at_end))
+
+
+def _status_lines(status: Status, at_end: bool) -> Iterator[str]:
     stage = f" · stage {status.stage}" if status.stage else ""
     session = f" · session {status.sessions}" if status.sessions > 1 else ""
-    say(console, f": {status.state}{stage}{session}", title=status.name)
+    yield f"{status.name}: {status.state}{stage}{session}"
     total = f"{'about ' if status.guessed else ''}{status.num_trials:,}"
-    say(console, _how_far(status.counts, total, status.running, left=status.left))
-    for problem in status.problems:
-        say(console, f"! {problem}")
-    for row in status.running[:MOST_RUNNING]:
-        say(console, f"trial {row.trial}: {_under_way(row, status.moment)}")
+    yield _how_far(status.counts, total, status.running, left=status.left)
+    yield from (f"! {problem}" for problem in status.problems)
+    yield from (f"trial {row.trial}: {_under_way(row, status.moment)}" for row in status.running[:MOST_RUNNING])
     if len(status.running) > MOST_RUNNING:
-        say(console, f"… and {len(status.running) - MOST_RUNNING} more")
+        yield f"… and {len(status.running) - MOST_RUNNING} more"
     since = "nothing recorded yet"
     if status.silence_s is not None:
         last = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.moment - status.silence_s))
         since = f"last record {f'{duration(status.silence_s)} ago' if status.silence_s < 86_400 else last}"
     if not at_end:
-        say(console, f"Driver: {_DRIVERS[status.driver]}; {since}")
+        yield f"Driver: {_DRIVERS[status.driver]}; {since}"
     for each in status.advice:
-        say(console, f"! {each.text}")
+        yield f"! {each.text}"
         if each.command:
-            console.print(Text(f"  {each.command}"), soft_wrap=True)  # whole, to be copied
+            yield f"  {each.command}"
 
 
 def _under_way(row: TrialRow, moment: float) -> str:
@@ -215,22 +213,21 @@ TRIALS_IN_MLFLOW = "/runs?searchFilter=params.num_env_runners!=%22%22&orderByAsc
 Without it MLflow (3.17) opens an overview of the traces of language models."""
 
 
-def print_end(console: Console, result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
+def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its answer, where the study stands, and what to type next."""
     from study.mirrors.mlflow_mirror import MlflowMirror
 
     closed, identity, folder = result.closed, result.identity, result.folder
     if answer is not None:
-        say(console, "")
-        print_answer(console, answer)
-    say(console, "")
+        say()
+        print_answer(answer)
+    say()
     if closed.reason == "stopped":  # a signal gives ten seconds
-        say(console, f"{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
+        say(f"{identity.name}: {closed.reason}" + (f" ({closed.detail})" if closed.detail else ""))
     else:
         now = read_status(folder.path)
         shown = tuple(each for each in now.advice if not each.command.endswith("--resume"))
-        show(console, replace(now, advice=shown), at_end=True)
-        say(console, f"Engine: {engines_in_words(row.engine for row in result.rows)}")
+        say(status_text(replace(now, advice=shown), at_end=True))
     uri = mask_credentials(identity.tracking_uri)
     experiment = MlflowMirror(folder).state.experiment_id
     order = "final_return" if identity.parse().learns else "env_steps_per_s"
@@ -245,10 +242,7 @@ def print_end(console: Console, result: "StudyResult", resume: str, answer: "Ans
         "The trials in MLflow": f"{uri}{page}" if uri.startswith("http") else served,
         "Their curves in TensorBoard": f"tensorboard --logdir {logs}" if folder.tensorboard.is_dir() else "",
     }
-    say(console, "")
-    for title, text in following.items():
-        if text:
-            say(console, f" {text}", title=f"{title}:")
+    say("\n".join(["", *(f"{title}: {text}" for title, text in following.items() if text)]))
 
 
 def answer_of(folder: Path) -> "Answer | str":
@@ -264,49 +258,50 @@ def answer_of(folder: Path) -> "Answer | str":
         return f"The answer cannot be given: {one_line(str(what))} The records are whole."
 
 
-def print_answer(console: Console, answer: "Answer | str") -> None:
+def print_answer(answer: "Answer | str") -> None:
     """Print what a study says, the sentence in bold, then the rest; or why it says nothing."""
-    if isinstance(answer, str):
-        say(console, answer)
-        return
-    sentence, _, rest = answer.to_text(min(console.width, WIDEST)).partition("\n\n")
-    console.print(Text(sentence.rstrip(), style="bold"), soft_wrap=True)
+    sentence, _, rest = (answer if isinstance(answer, str) else answer.to_text(line_width())).partition("\n\n")
+    say(sentence.rstrip(), bold=not isinstance(answer, str))
     if rest:
-        console.print(Text(f"\n{rest.rstrip()}"), soft_wrap=True)
+        write(f"\n{rest.rstrip()}\n")  # whole: the setting is there to be copied
 
 
 # --- what a policy gets -----------------------------------------------------------------------------------------------
 
 
-def print_evaluated(console: Console, evaluated: "Evaluated") -> None:
-    """Print what a policy got, and what that means and does not mean."""
+def evaluated_text(evaluated: "Evaluated") -> str:
+    """Return what a policy got, and what that means and does not mean."""
+    return "\n".join(_evaluated_lines(evaluated))
+
+
+def _evaluated_lines(evaluated: "Evaluated") -> Iterator[str]:
     policy, spec, returns, mean = evaluated.policy, evaluated.spec, evaluated.returns, evaluated.mean
     n, is_random = len(returns), policy.row is None
     how = "random" if is_random else "drawn" if evaluated.stochastic else "greedy"
     first = f" from episode {policy.first_episode:,} on" if policy.first_episode else ""
     interval = f" [{significant(mean.low)}, {significant(mean.high)}], 95 % interval over {n:,} episodes"
-    say(console, policy.title)
-    say(console, f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n")
-    say(console, f"mean return  {significant(mean.value)}{interval if mean.has_interval else ' (no interval)'}")
-    say(console, f"range        {significant(min(returns))} to {significant(max(returns))}")
+    yield policy.title
+    yield f"{count(n, f'{how} episode')} of {spec.environment.id}, seed {spec.evaluation.seed}{first}\n"
+    yield f"mean return  {significant(mean.value)}{interval if mean.has_interval else ' (no interval)'}"
+    yield f"range        {significant(min(returns))} to {significant(max(returns))}"
     if (solved := evaluated.solved) is not None:
         share, target = f"{solved.value:.0%} [{solved.low:.0%}, {solved.high:.0%}]", spec.environment.target
-        say(console, f"solved       {evaluated.num_solved:,} of {n:,} at {target:,g} or above: {share}")
+        yield f"solved       {evaluated.num_solved:,} of {n:,} at {target:,g} or above: {share}"
     if evaluated.num_cut:
-        say(console, f"cut          {evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps")
+        yield f"cut          {evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
     own = policy.spec.evaluation.seed
     if is_random and mean.rounded is None:
-        say(console, "\nOne episode has no interval and is no floor. More: --episodes 200")
+        yield "\nOne episode has no interval and is no floor. More: --episodes 200"
     elif is_random:
-        say(console, "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:")
-        say(console, f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}")
+        yield "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:"
+        yield f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}"
     elif evaluated.as_recorded:
-        say(console, "\nThese are the returns of the trial's last evaluation on record, episode by episode.")
+        yield "\nThese are the returns of the trial's last evaluation on record, episode by episode."
     elif evaluated.as_recorded is False:
         other = "another CPU that rounds otherwise, or an environment that does not follow its seed"
-        say(console, f"\nThese are not the returns on record: other versions, {other}.")
+        yield f"\nThese are not the returns on record: other versions, {other}."
     if policy.chosen_among > 1 and spec.evaluation.seed == own:
         chosen = f"The best of {policy.chosen_among:,} trials on these very episodes, which flatters it."
-        say(console, f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}")
+        yield f"{chosen} For episodes that nothing was chosen by: --seed {own + 1}"
     if evaluated.film is not None:
-        say(console, f"Film: {evaluated.film}")
+        yield f"Film: {evaluated.film}"

@@ -96,7 +96,7 @@ def in_block(
 def _check_clock(kinds: Iterable[TrialNeeds]) -> None:
     """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`."""
     if sharing := [each for each in kinds if each.label.timing != "measured"]:
-        first = min(sharing, key=lambda each: each.num_cpus)
+        first = min(sharing, key=lambda each: each.total.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
             where="execution",

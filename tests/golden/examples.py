@@ -1,4 +1,4 @@
-"""Certificate, trials, frame and reports of the recorded studies; all that the analysis says of invented ones."""
+"""The certificate of a recorded study written anew; all that the analysis says of recorded and of invented studies."""
 
 import csv
 import hashlib
@@ -6,23 +6,19 @@ import io
 import itertools
 import json
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-import analysis
 from analysis.opened import Study
+from tests.examples import ANALYSIS, example
 from tests.golden import entry
 from tests.planted import Truth, amdahl, planted_runs, run, study
 
-ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 GOLDEN = Path(__file__).with_name("examples")
-WHOLE = ("answer.csv", "trials.csv")
-"""CSVs of a report that are compared as they are; of the others a digest is."""
-NAMES = ("example_study", "example_throughput", "example_table")
+RECORDED = ("example_study", "example_throughput", "example_table")
+INVENTED = ("scaling", "amdahl", "provisional", "search", "arms")
 
 
 def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
@@ -35,19 +31,6 @@ def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
     code, text = entry.run_command("certificate", "write", str(study))
     assert code == 0, text
     return {name: (study / name).read_bytes() for name in names}
-
-
-def report_of(name: str, folder: Path) -> dict[str, str]:
-    """Return what is compared of an example's report, by file: CSVs with numbers of nine digits, digests of most."""
-    code, text = entry.run_command("report", str(ANALYSIS / name), "--format", "csv", "--out", str(folder))
-    assert code == 0, text
-    files = sorted(folder.rglob("*.csv"))
-    texts = {path.name: compared(path.read_text().replace(f"{ANALYSIS}/", "")) for path in files}
-    digests = {
-        file: f"{len(text.splitlines())} lines: {_digest(text)}" for file, text in texts.items() if file not in WHOLE
-    }
-    whole = {file: text for file, text in texts.items() if file in WHOLE}
-    return {**whole, "report.json": json.dumps(digests, indent=1) + "\n"}
 
 
 def compared(text: str) -> str:
@@ -65,28 +48,16 @@ def _rounded(cell: str) -> str:
         return cell
 
 
-def frame_of(name: str) -> str:
-    """Return, for each column of an example's frame of trials, how many values it has and a digest of them."""
-    frame, columns = entry.frame_of(ANALYSIS / name), {}
-    for column in frame.columns:
-        values = [_written(value) for value in frame[column]]
-        filled, digest = sum(value != "" for value in values), _digest("\n".join(values))
-        columns[str(column)] = f"{filled} of {len(values)}: {digest}"
-    return json.dumps(columns, indent=1) + "\n"
-
-
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_anywhere(text).encode()).hexdigest()[:16]
 
 
-def _written(value: object) -> str:
-    if isinstance(value, float):
-        return "" if value != value else f"{value:.9g}"
-    return "" if value is None or value is pd.NA else str(value)
+def _anywhere(text: str) -> str:
+    return text.replace(f"{ANALYSIS}/", "")
 
 
-def invented() -> dict[str, Study]:
-    """Return invented studies of each kind, with faults, and the recorded one that has a certificate, by name."""
+def studies() -> dict[str, Study]:
+    """Return recorded studies, and invented ones of each kind with faults, by name."""
     cells = ((1, 1024), (2, 1024), (4, 1024), (4, 4096), (8, 4096), (16, 4096), (2, 2048), (8, 8192))
     rng, truth = np.random.default_rng(34), Truth(cells=cells, blocks=4, budget_steps=40 * 1024, failed=2)
     busy = [{**row, "timing": "oversubscribed", "timing_reason": "3 on 2 cores"} for row in amdahl((1, 2, 8))]
@@ -103,34 +74,31 @@ def invented() -> dict[str, Study]:
     ]  # fmt: skip
     planted = planted_runs(truth, rng)
     return {
+        **{name: example(name) for name in RECORDED},
         "scaling": Study(study(planted, kind="throughput", sheet={"space": "quickstart.yaml", "num_trials": 40})),
         "amdahl": Study(study([*amdahl(blocks=2), run(90, runners=46, timing="emulated")], kind="throughput")),
         "provisional": Study(study(busy, sheet={"space": "mine.yaml", "hardware": {"physical_cpus": 4}})),
         "search": Study(study(tried, sheet={"space": "mine.yaml", "num_trials": 30})),
-        "certified": analysis.open(ANALYSIS / "example_study"),
         "arms": Study(study(arms, kind="holdup", sheet={"space": "mine.yaml", "num_trials": 24})),
     }
 
 
 def views_of(of: Study) -> str:
-    """Return all that the analysis says of a study, numbers with nine digits: estimates, answer, tables, figures."""
-    estimates = [compared(of.estimates().to_csv(index=False))]
-    tables = [text for each in of.tables.values() for text in (each.to_markdown(), each.to_latex(), each.to_text(60))]
-    figures = [f"{each.title}\n{each.alt}\n{each.caption}\n{each.missing}" for each in of.figures.values()]
-    drawn = [compared(each.frame.to_csv(index=False)) for each in of.figures.values() if each.drawn]
-    digests = {"estimates": estimates, "tables": tables, "figures": figures, "drawn": drawn}
-    lines = {name: [_digest(each.replace(str(ANALYSIS), "")) for each in texts] for name, texts in digests.items()}
-    answer = of.answer(price_per_cpu_hour=0.5).to_text(80)
-    return f"{answer.replace(str(ANALYSIS), '')}\n{json.dumps(lines, indent=1)}\n"
+    """Return all that the analysis says of a study, numbers with nine digits: the answer, and digests of the rest."""
+    texts = {"estimates": [compared(of.estimates().to_csv(index=False))]}
+    for name, column in of.trials.items():
+        texts[f"trials.{name}"] = [compared(column.to_csv(index=False))]
+    for name, each in of.tables.items():
+        texts[f"tables.{name}"] = [compared(each.to_csv()), each.to_markdown(), each.to_latex(), each.to_text(60)]
+    for name, figure in of.figures.items():
+        drawn = compared(figure.frame.to_csv(index=False)) if figure.drawn else ""
+        texts[f"figures.{name}"] = [figure.title, figure.alt, figure.caption, figure.missing, drawn]
+    digests = {name: " ".join(map(_digest, own)) for name, own in texts.items()}
+    return f"{_anywhere(of.answer(price_per_cpu_hour=0.5).to_text(80))}\n{json.dumps(digests, indent=1)}\n"
 
 
 def files(wanted: Callable[[str], bool]) -> Iterator[tuple[Path, str]]:
-    """Yield the golden files of the examples with what they should hold."""
-    for name in filter(lambda name: wanted(f"examples/{name}"), NAMES):
-        yield GOLDEN / name / "frame.json", frame_of(name)
-        with tempfile.TemporaryDirectory() as folder:
-            for file, text in report_of(name, Path(folder)).items():
-                yield GOLDEN / name / file, text
-    for name, of in invented().items():
-        if wanted(f"invented/{name}"):
-            yield GOLDEN / "invented" / f"{name}.txt", views_of(of)
+    """Yield the golden files of the studies with what they should hold."""
+    for name, of in studies().items():
+        if wanted(f"examples/{name}"):
+            yield GOLDEN / f"{name}.txt", views_of(of)

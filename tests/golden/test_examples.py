@@ -1,6 +1,5 @@
 """What is made of the recorded studies, and of invented ones, is what was made of them before."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,6 @@ def test_the_table_of_trials_written_anew_has_the_same_bytes(name: str, tmp_path
     assert (tmp_path / "trials.csv").read_bytes() == (examples.ANALYSIS / name / "trials.csv").read_bytes()
 
 
-@pytest.mark.parametrize("name", examples.NAMES)
-def test_the_frame_of_trials_is_the_recorded_one(name: str) -> None:
-    recorded = json.loads((examples.GOLDEN / name / "frame.json").read_text())
-    assert json.loads(examples.frame_of(name)) == recorded
-
-
-@pytest.mark.parametrize("name", examples.NAMES)
-def test_the_report_holds_what_is_recorded(name: str, tmp_path: Path) -> None:
-    for file, text in examples.report_of(name, tmp_path).items():
-        assert text == (examples.GOLDEN / name / file).read_text(), file
-
-
-@pytest.mark.parametrize("name", ["scaling", "amdahl", "provisional", "search", "arms", "certified"])
-def test_all_that_the_analysis_says_of_an_invented_study_is_what_is_recorded(name: str) -> None:
-    assert examples.views_of(examples.invented()[name]) == (examples.GOLDEN / "invented" / f"{name}.txt").read_text()
+@pytest.mark.parametrize("name", [*examples.RECORDED, *examples.INVENTED])
+def test_all_that_the_analysis_says_of_a_study_is_what_is_recorded(name: str) -> None:
+    assert examples.views_of(examples.studies()[name]) == (examples.GOLDEN / f"{name}.txt").read_text()

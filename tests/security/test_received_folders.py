@@ -1,10 +1,10 @@
 """A study folder of somebody else does no harm to who reads it: nothing of it runs, and nothing leads out of it."""
 
-import ast
 import contextlib
 import json
 import os
 import pickle
+import re
 import shlex
 import shutil
 import sys
@@ -18,15 +18,14 @@ from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
 from study.cli.commands import app, sync_study
-from study.cli.results import folder_of_experiment, report
+from study.cli.results import report
 from study.designs.holdup.certificate import export_yaml, make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
-from study.records.derived import pack
 from study.records.files import check_own, write_atomically
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, pack
 from study.trial.engine.envs.probing import probe
 from tests.e2e.commands import ROOT
 from tests.e2e.commands import run as run_command
@@ -179,11 +178,6 @@ def test_commands_and_folders_hold_whatever_name_somebody_chose(tmp_path):
     for words in named:
         assert words[0] == "python"
         assert any(word == folder.path.name or word.startswith(str(folder.path)) for word in words), words
-    for name in ("..", "-x", "a/../..", "~"):
-        out = folder_of_experiment(name)
-        assert out.parent.parent.as_posix() == "studies"
-        assert ".." not in out.parts
-        assert out.parent.name not in ("", ".", "..")
 
 
 # --- links of one's own, and the servers that get something ----------------------------------------------------------
@@ -239,47 +233,12 @@ def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
 
 # --- what would run the content of a file ----------------------------------------------------------------------------
 
-LOADERS = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-ALLOWED = {
-    "study/trial/engine/envs/probing.py": {"pickle"},  # what a process of its own says of its environment
-    "study/driver/searcher.py": {"cloudpickle"},  # the error of a trial, from the driver's own temporary folder
-    "study/trial/policy.py": {"load", "allow_pickle"},  # arrays, with allow_pickle=False
-    "study/adopted/finding.py": {"compile", "exec", "pickle"},  # runs the script that a person names, and answers
-    "study/adopted/loading.py": {"pickle"},  # reads that answer, from a private folder of its own
-    "study/adopted/describing.py": {"cloudpickle"},  # tries which part of a configuration cannot be pickled
-    "study/trial/experiment.py": {"cloudpickle"},  # the configuration that such a script made
-    "study/trial/engine/sampling/runner.py": {"pickle", "cloudpickle"},  # copies of episodes of this process
-}
-"""Module -> what it may do of what could run a file's content, each with its reason."""
-CALLS = {"from_checkpoint", "restore_from_path", "read_pickle", "load_model"}
-"""Names of functions that run what a file says, whoever they belong to; `load` is looked at by its owner."""
 
-
-def test_no_module_of_ours_imports_or_calls_what_would_run_the_content_of_a_file():
-    found = []
-    for package in ("study", "analysis"):
-        for file in sorted((ROOT / package).rglob("*.py")):
-            loaders = _loaders(ast.parse(file.read_text()))
-            name = file.relative_to(ROOT).as_posix()
-            found += [f"{name}:{line}: {what}" for line, what in loaders if what not in ALLOWED.get(name, ())]
-    assert found == []
-
-
-def _loaders(tree: ast.AST):
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [each.name for each in node.names]
-            yield from ((node.lineno, name) for name in names if name.partition(".")[0] in LOADERS)
-        elif isinstance(node, ast.Call):
-            owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            of_torch_or_numpy = isinstance(owner, ast.Name) and owner.id in ("torch", "np", "numpy")
-            built_in = owner is None and name in ("eval", "exec", "compile")
-            if built_in or name in CALLS or (name == "load" and of_torch_or_numpy):
-                yield node.lineno, name
-            if any(word.arg == "allow_pickle" for word in node.keywords):
-                yield node.lineno, "allow_pickle"
+def test_no_module_of_ours_restores_a_checkpoint_which_would_run_the_content_of_a_file():
+    """What else would is among the rules of ruff: `banned-api` in pyproject.toml."""
+    restores = re.compile(r"\.(from_checkpoint|restore_from_path|load_model)\(")
+    files = [file for package in ("study", "analysis") for file in (ROOT / package).rglob("*.py")]
+    assert [file for file in files if restores.search(file.read_text())] == []
 
 
 @pytest.fixture

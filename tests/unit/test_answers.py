@@ -19,7 +19,6 @@ from analysis.figures import FIGURES, figure, figure_of
 from analysis.opened import Study
 from analysis.quantity import estimate_of
 from analysis.tables.table import number
-from study.errors import AnalysisError
 from study.records.ledger import Ledger
 from study.statistics import iqm
 from tests import synthetic
@@ -211,15 +210,6 @@ def test_a_figure_draws_the_estimates_and_its_title_is_the_answer():
     assert planted.answer().sentence.startswith(drawn.title)
     assert drawn.title.endswith(f" {number(estimate_of(of.iloc[-1]))} of the ideal.")
     assert figure_of(planted, "phases").title in planted.answer().facts
-
-
-def test_a_refused_comparison_is_not_drawn_and_names_the_field_and_the_missing_cells():
-    refused = figure_of(throughput_study((10, 2048), (46, 8192)), "efficiency")
-    assert not refused.drawn
-    for part in ("refused", "batch (2,048 against 8,192)", "46 runners at batch 2,048"):
-        assert part in refused.missing
-    with pytest.raises(AnalysisError, match="must have something to draw"):
-        refused.pictures(["svg"])
 
 
 @pytest.mark.parametrize("name", ["example_throughput", "example_study", "example_coinrun", "example_table"])

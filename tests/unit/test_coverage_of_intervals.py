@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from study import statistics
 from tests.benchmarks.coverage import BEGIN, END, PAGE, ROWS, SIZES, cell, scores
@@ -54,33 +53,6 @@ def test_a_cell_is_what_the_page_says(what, sizes, repetitions, points):
         expected = printed()[what][n]
         found = cell(BY_NAME[what], n, **({} if repetitions is None else {"repetitions": repetitions}))
         assert found == expected if expected is None else found == pytest.approx(expected, abs=points), n
-
-
-def test_a_ratio_known_to_a_grid_holds_the_truth():
-    """Times in a true ratio of 1.5, looked at every 50,000 steps: the recorded ones alone hold it hardly ever."""
-    rng, grid, truth, studies = np.random.default_rng(7), 50_000.0, 1.5, 100
-    held = np.zeros(2)
-    for _ in range(studies):
-        slow, fast = (rng.normal(mean, 5_000, 20) for mean in (truth * 55_000, 55_000))
-        looks = [np.ceil(times / grid) * grid for times in (slow, fast)]
-        since = {"first_since": looks[0] - grid, "second_since": looks[1] - grid}
-        for place, options in enumerate(({}, since)):
-            found = statistics.ratio_of_restricted_means(
-                looks[0], looks[0] > 0, looks[1], looks[1] > 0, horizon=500_000, num_resamples=200, **options
-            )
-            held[place] += found.low <= truth <= found.high
-    assert held[0] <= 0.5 * studies
-    assert held[1] >= 0.95 * studies
-
-
-@pytest.mark.parametrize("n", [5, 20])
-def test_clopper_pearson_never_covers_less(n):
-    shares = np.linspace(0.001, 0.999, 999)
-    chances = stats.binom.pmf(np.arange(n + 1)[:, np.newaxis], n, shares)
-
-    exact = [statistics.rate_interval(k, n) for k in range(n + 1)]
-    low, high = np.array([(estimate.low, estimate.high) for estimate in exact]).T[..., np.newaxis]
-    assert np.where((low <= shares) & (shares <= high), chances, 0).sum(axis=0).min() >= 0.95
 
 
 def share_of_errors(first, second, rng, repetitions=200):

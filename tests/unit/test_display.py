@@ -1,25 +1,25 @@
-"""What a person sees: the plan, progress, where a study stands, its end, and of a full disk."""
+"""What a person sees: the plan, progress, where a study stands, its end, and of an output that cannot be written."""
 
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
 import orjson
 import pytest
 from filelock import FileLock
-from rich.console import Console
 from typer.testing import CliRunner
 
 from analysis.status import cautions, read_status
 from study.cli import commands as cli
-from study.cli.display import answer_of, headline, print_end, print_plan, show
+from study.cli.display import answer_of, headline, plan_text, print_end, status_text
 from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.derived import pack
+from study.records.folder import pack
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, RecordLog, StageDecided, StudyClosed, read_lines
 from tests import holdup, synthetic
@@ -28,13 +28,6 @@ from tests.values import replace
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = cluster(local=(5, 3), memory_mb=24_000)
-
-
-def printed(show, *values, width=140, terminal=False, **options):
-    console = Console(width=width, force_terminal=terminal, color_system=None)
-    with console.capture() as capture:
-        show(console, *values, **options)
-    return capture.get()
 
 
 @pytest.fixture
@@ -46,37 +39,14 @@ def folder(tmp_path):
 
 
 def test_the_plan_shows_execution_and_the_label_of_each_scale_environment_and_stages():
-    lines = printed(print_plan, make_plan(spec(), SMALL), spec(), width=80, name="demo").splitlines()
-    rows = [line.split() for line in lines if line.split()[0].isdigit()]
-    assert [(row[0], row[2], row[3], row[-1]) for row in rows] == [
+    rows = [line.split() for line in plan_text(make_plan(spec(), SMALL), spec(), name="demo").splitlines()]
+    assert [(row[0], row[2], row[3], row[-1]) for row in rows if row[0].isdigit()] == [
         ("1", "real", "2", "measured"),
         ("2", "real", "3", "measured"),
         ("4", "emulated", "1", "emulated"),
     ]
-    stages = printed(print_plan, make_plan(holdup.holdup_spec(), SMALL), holdup.holdup_spec(), name="demo")
+    stages = plan_text(make_plan(holdup.holdup_spec(), SMALL), holdup.holdup_spec(), name="demo")
     assert "Environment: CartPole-v1. " in stages and "Stages: search, race, confirm." in stages
-
-
-QUIET = """
-import sys
-from study.console import SteadyConsole
-from study.cli.display import Display
-display = Display(SteadyConsole(file=sys.stderr, width=140))
-for _ in range(3):
-    display.note("a line" * 10_000)
-print("still there", flush=True)
-"""
-
-
-@pytest.mark.parametrize("where", ["a pipe that nobody reads", "a full disk"])
-def test_a_log_that_cannot_be_written_does_not_end_the_study(where):
-    read, write = os.pipe() if where == "a pipe that nobody reads" else (None, os.open("/dev/full", os.O_WRONLY))
-    if read is not None:
-        os.close(read)
-    done = subprocess.run([sys.executable, "-c", QUIET], stdout=subprocess.PIPE, stderr=write, text=True)
-    os.close(write)
-    assert done.stdout == "still there\n"
-    assert done.returncode == 0 or where == "a full disk"  # Python itself minds what it cannot flush
 
 
 def course(*records, stop=None):
@@ -122,7 +92,7 @@ def test_while_it_runs_the_page_shows_what_runs_and_for_how_long_and_what_goes_w
     status = status_of(folder, at_work=True, moment=started + 100)
     (running,) = status.running
     assert (running.trial, running.num_env_runners, running.progress) == (2, 2, 0.5)
-    line = next(line for line in printed(show, status).splitlines() if line.startswith("trial 2: 2 runners"))
+    line = next(line for line in status_text(status).splitlines() if line.startswith("trial 2: 2 runners"))
     # 400 steps in 0.5 s, without the first iteration
     assert all(text in line for text in ("in 2 min", "50% done", " 800 "))
     assert (status.num_ended, status.num_trials) == (2, 3)
@@ -200,7 +170,7 @@ def test_stage_and_plan_of_a_holdup_study(tmp_path):
     race = [getattr(each, "next_stage", None) if isinstance(each, StageDecided) else None for each in records]
     begun = read_status(holdup.write_study(tmp_path / "begun", space, records[: race.index("race") + 1]).path)
     assert (begun.stage, begun.guessed) == ("race", True)
-    assert " of about " in printed(show, begun)
+    assert " of about " in status_text(begun)
 
 
 def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
@@ -245,15 +215,16 @@ def test_a_folder_of_studies_is_shown_and_status_loads_neither_engines_nor_panda
 # --- at the end -------------------------------------------------------------------------------------------------------
 
 
-def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder):
+def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder, capsys):
     failed = synthetic.whole_trial(2, "failed")
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
     rows = tuple(ledger_of(folder.records).rows.values())
-    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
+    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed)
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
-    text = printed(print_end, result, "python run_study.py x.yaml --resume", answer, width=100, terminal=True)
+    print_end(result, "python run_study.py x.yaml --resume", answer)
+    text = capsys.readouterr().out
     places = (
         answer.sentence.split(",")[0][:40],
         "demo: at the end of the stage that was asked for (for a test)",
@@ -279,26 +250,76 @@ def test_an_answer_that_cannot_be_given_is_a_sentence(tmp_path, monkeypatch, rai
     assert said in answer_of(tmp_path)
 
 
+# --- an output that cannot be written ---------------------------------------------------------------------------------
+
+
+def called(*words, **settings):
+    """Return how a call of the installed command ended."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["runner-scaling-study"].partition(":")
+    code = f"import sys; from {module} import {name}; sys.argv[0] = 'runner-scaling-study'; {name}()"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT, **settings}
+    return subprocess.run([sys.executable, "-c", code, *words], **pipes)
+
+
+DRY_RUN = ("run", "quickstart.yaml", "--dry-run")
+
+
+@pytest.mark.parametrize("words", [("schema",), ("run", "--help"), DRY_RUN])
+@pytest.mark.parametrize("where", ["a pipe that nobody reads", "nowhere", "letters of one byte"])
+def test_an_output_that_does_not_take_all_of_it_ends_no_call_in_a_traceback(words, where):
+    settings = {}
+    if where == "a pipe that nobody reads":
+        read, settings["stdout"] = os.pipe()
+        os.close(read)
+    elif where == "nowhere":
+        settings |= {"stdout": None, "preexec_fn": lambda: os.close(1)}
+    else:
+        settings |= {"env": {**os.environ, "PYTHONIOENCODING": "ascii"}}
+    done = called(*words, **settings)
+    assert done.stderr == ""
+    assert done.returncode == 0 or words[-1] == "--help"
+
+
 @pytest.mark.parametrize("words", [("schema",), ("--help",)])
 def test_a_full_disk_is_said_without_a_traceback(words):
     with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "study", *words], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
-        )
+        done = called(*words, stdout=full)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "No space left on device" in done.stderr and "Fix: " in done.stderr
+
+
+def test_a_log_on_a_full_disk_does_not_end_the_study():
+    code = "from study.cli.display import Display; Display().note('a line' * 10_000); print('still there', flush=True)"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=full, text=True)
+    assert done.stdout == "still there\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("report", "--study", "1"), "report: Missing argument"),
+        (("run", "--trials", "x"), "run: Invalid value for '--trials'"),
+        (("statu",), "runner-scaling-study: No such command 'statu'. Did you mean 'status'?"),
+    ],
+)
+def test_a_call_that_is_not_taken_is_told_with_its_place_and_where_to_look(words, said):
+    done = called(*words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert said in done.stderr and "Fix: Look at `runner-scaling-study" in done.stderr
 
 
 @pytest.mark.parametrize(("words", "code"), [(["run", "a.yaml"], 2), (["run", "a.yaml", "--resume"], 75)])
 def test_a_study_that_is_there_can_be_resumed_once_the_disk_has_space(tmp_path, monkeypatch, words, code):
     monkeypatch.setattr("sys.argv", ["run_study.py", *words])
 
-    def full():
+    def full(**_):
         with RecordLog(tmp_path / "records.jsonl") as log, monkeypatch.context() as disk:
             disk.setattr("os.write", lambda *_: 0)
             log.append(synthetic.opened())
 
-    monkeypatch.setattr(cli, "app", full)
+    monkeypatch.setattr(cli, "get_command", lambda app: full)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == code

@@ -6,11 +6,10 @@ import re
 import imageio_ffmpeg
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.cli.display import print_evaluated
+from study.cli.display import evaluated_text
 from study.errors import RecordError, SpaceError
 from study.evaluating.playing import ChosenPolicy, Evaluated, best_policy, filming, random_policy
 from study.records.ledger import Ledger
@@ -48,11 +47,8 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     content = json.loads(json.dumps(evaluated.to_json(), allow_nan=False))
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
     assert content["suggested_floor"] == 22
-    console = Console(width=100)
-    with console.capture() as capture:
-        print_evaluated(console, evaluated)
     # Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
-    last = capture.get().splitlines()[-1]
+    last = evaluated_text(evaluated).splitlines()[-1]
     assert last == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"
     assert read_text(last, name="line").content == {"floor": 22}
 
@@ -126,8 +122,8 @@ def test_a_random_policy_plays_in_a_space_that_needs_no_floor_or_in_a_study_s(fo
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{study} --random --trial 0", "--trial: belongs to a recorded policy"),
-        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belongs to"),
+        ("{study} --random --trial 0", "--trial, --stochastic/--deterministic: belong to a recorded policy"),
+        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belong to"),
         ("{folder} --random", "{folder}: with --random it must be a space or the folder of a study"),
         ("{folder}", "{folder}: must be the folder of a study"),
         ("{study} --trial 1", "--trial: must be a trial of"),

@@ -4,7 +4,6 @@ Never a traceback, never a study that begins anew as if nothing had been recorde
 own is touched. Without Ray: the commands' own opening, ledger, cursor and tables over a small study.
 """
 
-import io
 import json
 import lzma
 import os
@@ -16,18 +15,16 @@ import orjson
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from analysis import load
 from analysis.status import read_status
-from study.cli.display import show
+from study.cli.display import status_text
 from study.designs.holdup.certificate import verify, write_certificate
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import RecordError, StudyError
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.derived import pack
 from study.records.files import held
-from study.records.folder import StudyFolder, StudyIdentity, unpack_policy
+from study.records.folder import StudyFolder, StudyIdentity, pack, unpack_policy
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog, TrialEnded, read_lines
 from tests import holdup, synthetic
@@ -196,7 +193,7 @@ def resume(path):
 
 
 def status(path):
-    show(Console(file=io.StringIO(), width=80), read_status(path))
+    status_text(read_status(path))
 
 
 def frames(path):

@@ -1,14 +1,18 @@
-"""The layers of the program: what imports what, which engine where, what stays fast to import, and who prints."""
+"""What imports what, which engine where, what stays fast to import, who prints, and what must be installed."""
 
 import ast
 import functools
 import graphlib
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,32 +103,19 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 # --- engines ----------------------------------------------------------------------------------------------------------
 
-HOMES = {
-    "ray": {
-        *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
-        *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
-        *("study/doctor.py", "study/ray_private.py"),
-    },
-    "torch": {
-        "study/trial",
-        "study/designs/proposals.py",
-    },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
-    "optuna": {"study/designs/proposals.py", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/boards.py"},
-    "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
-}
+PURE = ("study/space/", "study/designs/", "study/records/", "study/statistics/", "study/planning", "analysis/")
+"""What needs no engine, not even when it is called."""
+ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX", "jax"}
+THERE = {"study/designs/proposals.py": {"optuna"}, "analysis/load/mlflow.py": {"mlflow"}}
+"""The one module that proposes, and the one that reads MLflow."""
 
 
-@pytest.mark.parametrize("engine", sorted(HOMES))
-def test_an_engine_is_imported_only_at_home(engine: str) -> None:
+def test_what_decides_and_estimates_imports_no_engine() -> None:
     for place, tree in trees().items():
-        if not any(place == home or place.startswith(f"{home}/") for home in HOMES[engine]):
-            own = (f"{engine}.", f"study.{engine}_private")
-            assert [name for name in imported(tree) if f"{name}.".startswith(own)] == [], place
+        if place.startswith(PURE):
+            found = {name.partition(".")[0] for name in imported(tree)} & ENGINES
+            assert found == THERE.get(place, set()), place
 
-
-ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
 
 LIBRARIES = ENGINES | {"pandas", "gymnasium"}
 MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis/models/[!_]*.py"))
@@ -132,12 +123,12 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
-        "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
+        "study.records.ledger study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
-        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.boards": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.mirror": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },
@@ -172,24 +163,46 @@ def test_a_module_does_not_load_what_it_has_no_use_for(subject: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-# --- the terminal -----------------------------------------------------------------------------------------------------
+# --- the terminal, and what must be installed ------------------------------------------------------------------------
 
-ALLOWED = {
-    "study/console.py": "the place",
-    "study/driver/signals.py": "runs inside a signal handler, where rich's locks may be held",
+WRITES_ITSELF = {
+    "study/driver/signals.py": "runs inside a signal handler, where locks of a stream may be held",
     "study/launch/node.py": "standard output is its protocol",
-    "study/__main__.py": "says that the packages are missing, of which the console is one",
+    "study/__main__.py": "says that the packages are missing",
 }
-"""File -> why it writes by itself."""
+"""File -> why it does not leave that to `study.console`."""
 
 
 def test_nothing_else_prints() -> None:
-    ways = ("print", "typer.echo", "click.echo", "Console", "SteadyConsole", "rich.print")
-    streams = tuple(f"sys.{name}.{how}" for name in ("stdout", "stderr") for how in ("write", "buffer"))
-    called = {
-        (place, ast.unparse(node.func))
+    ways = ("print(", "typer.echo(", "sys.stdout.write(", "sys.stderr.write(", "sys.stdout.buf", "sys.stderr.buf")
+    calls = {
+        (place, ast.unparse(node))
         for place, tree in trees().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
+        if isinstance(node, ast.Call) and place != "study/console.py"
     }
-    assert {place for place, call in called if call in ways or call.startswith(streams)} == set(ALLOWED)
+    assert {place for place, call in calls if call.startswith(ways)} == set(WRITES_ITSELF)
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = {name: [Requirement(text) for text in texts] for name, texts in PROJECT["optional-dependencies"].items()}
+NEEDED = [Requirement(text) for text in PROJECT["dependencies"]]
+OPTIONAL = {"imageio_ffmpeg", "psycopg"}
+"""Modules that only an extra brings; what imports them says so where they are missing."""
+
+
+def test_every_import_is_declared() -> None:
+    declared = {canonicalize_name(each.name) for each in NEEDED}
+    optional = {canonicalize_name(each.name) for extra in EXTRAS.values() for each in extra}
+    homes = metadata.packages_distributions()
+    modules = {name.partition(".")[0] for tree in trees().values() for name in imported(tree)}
+    for module in modules - sys.stdlib_module_names - {"study", "analysis"}:
+        brought_by = {canonicalize_name(name) for name in homes.get(module, [module])}
+        assert brought_by & (declared | optional if module in OPTIONAL else declared), module
+
+
+def test_the_tested_set_satisfies_the_project() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    for each in (*NEEDED, *EXTRAS["test"]):
+        assert each.specifier.contains(pinned[canonicalize_name(each.name)], prereleases=True), each

@@ -177,9 +177,9 @@ SECONDS = {"parameters__num_env_runners": [1, 46], "parameters__train_batch_size
         (REAL, {"n0": 8, "n1": 0, "memory_mb": 1500}, "on one node", {"n0": 4, "n1": 4, "memory_mb": 1500}),
         (WIDE, {"n0": 2, "n1": 2}, "on one node", {"n0": 1, "n1": 3}),
         (GPUS, {"n0": 8}, r"3 CPUs, 2 GPUs.*, no GPU\. Fix: Run where the GPUs", {"n0": 8, "num_gpus": 2}),
-        ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runners need 3 CPUs", {"n0": 3}),
+        ({"resources__num_cpus_for_main_process": 3}, {"n0": 2}, "1 runner needs 3 CPUs", {"n0": 3}),
         (IMPALA, {"n0": 2}, "2 runners need 3 CPUs", {"n0": 5}),  # never emulated
-        (SECONDS, {"n0": 2}, r"budget.time_s: .*1 runners would be emulated", {"n0": 47}),
+        (SECONDS, {"n0": 2}, r"budget.time_s: .*1 runner would be emulated", {"n0": 47}),
     ],
 )
 def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes, words, enough):

@@ -1,7 +1,6 @@
 """Estimates by value and by their properties: speed-up, phases, steps to the target, refusals, prices, the frame."""
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -175,14 +174,6 @@ def test_weak_scaling_compares_equal_steps_per_runner():
 # --- refusals and the decomposition -------------------------------------------------------------------------------
 
 
-def test_confounded_scales_are_refused_and_the_missing_cells_named():
-    result = strong(planted(Truth(cells=((16, 2000), (32, 8000)))))
-    (refusal,) = result.refusals
-    assert result.rows == () and not refusal.parts
-    assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == {"train_batch_size": (2000, 8000)}
-    assert "32 runners at batch 2,000 and 16 runners at batch 8,000" in refusal.reason
-
-
 def test_a_decomposition_by_hand():
     speeds = {(16, 2000): 1000, (32, 2000): 1500, (16, 8000): 1600, (32, 8000): 2920}
     rows = [
@@ -209,21 +200,6 @@ def test_hardware_is_named_and_not_decomposed():
     differs = {"cpu_model": ("Planted CPU", "Another"), "smt": ("absent", True)}
     assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == differs
     assert not refusal.parts and "same hardware" in refusal.reason
-
-
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        ((), "No run is finished with a measured clock \\(there is none at all\\)"),
-        ((run(1, 1.0, status="failed"), run(2, 1.0, status="failed")), "measured clock \\(2 failed\\)"),
-        ((run(4, 1.0), run(4, 1.1, seed=2)), "one scale only \\(4 runners, batch 1,000; 2 measured runs\\)"),
-    ],
-)
-def test_where_there_is_nothing_to_compare_it_says_so(rows, reason):
-    frame = made(*rows) if rows else as_frame([])
-    for result in (strong(frame), weak(frame)):
-        (refusal,) = result.refusals
-        assert result.rows == () and re.search(reason, refusal.reason)
 
 
 @settings(max_examples=4, deadline=None)
@@ -376,16 +352,6 @@ def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
     assert runs_per_setting(study.trials) == [1, 1, 1]
     assert "return 2" in study.answer().sentence
     assert "best of 3" in study.answer().facts[0]
-
-
-def test_nothing_is_predicted_beyond_twice_the_largest_measured_scale():
-    study = example("example_throughput")
-    rates = study.estimates("env_steps_per_s")
-    assert set(rates.loc[rates["basis"] == "measured", "num_env_runners"]) == {2, 4, 8}
-    assert set(rates.loc[rates["basis"] == "predicted", "num_env_runners"]) == {3, 6}
-    assert set(rates.loc[rates["basis"] == "extrapolated", "num_env_runners"]) == {12, 16}
-    assert set(study.estimates("most_speed_up")["basis"]) == {"extrapolated"}
-    assert study.estimates([]).empty
 
 
 @pytest.mark.parametrize(

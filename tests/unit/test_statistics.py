@@ -25,7 +25,6 @@ PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23
 # Multiples of 1/64, so that sums are exact and ties are frequent.
 SCORES = st.integers(-128, 128).map(lambda number: number / 64)
 SAMPLES = st.lists(SCORES, min_size=2, max_size=12)
-TIMES = st.lists(st.tuples(st.integers(1, 12).map(float), st.booleans()), min_size=1, max_size=12)
 
 
 def generator():
@@ -121,7 +120,7 @@ def test_the_bootstrap_is_expanded_as_students_t():
         n_resamples=2_000,
         confidence_level=1 - 2 * stats.norm.sf(2.384521),
         method="percentile",
-        rng=statistics.resamples(),
+        rng=np.random.default_rng(statistics.SEED),
     ).confidence_interval
     np.testing.assert_allclose([estimate.low, estimate.high], same_resamples, rtol=1e-4)
     assert estimate.method == "expanded percentile bootstrap"
@@ -147,26 +146,21 @@ def test_below_five_runs_no_bootstrap_has_an_interval_and_its_method_says_why():
             assert ratio.has_interval is has and (ratio.method == statistics.TOO_FEW) is not has
 
 
-@pytest.mark.parametrize("estimate", [statistics.mean_interval, statistics.iqm_interval])
-def test_below_five_runs_of_two_kinds_a_mean_has_no_interval(estimate):
-    four, some = [0.9, 1.0, 0.95, 0.0], [True, True, True, False]
-    alone = estimate(four, solved=some)
-    assert alone.value == estimate(four).value and alone.n == 4 and alone.method == statistics.MIXED
-    assert not alone.has_interval and estimate(four).has_interval
-    for solved in ([True] * 4, [False] * 4):  # runs of one kind
-        assert estimate(four, solved=solved) == estimate(four)
-    assert estimate([*four, 0.1], solved=[*some, False]) == estimate([*four, 0.1])
-    with pytest.raises(AnalysisError, match="solved: must be one boolean per run"):
-        estimate(four, solved=[True])
-
-
-def test_below_five_runs_of_two_kinds_a_difference_has_no_interval():
-    few, many, some = [0.9, 0.0, 1.0], np.linspace(0.8, 1, 20), [True, False, True]
-    for first, second, solved in ((few, many, {"first_solved": some}), (many, few, {"second_solved": some})):
-        found = statistics.difference_of_means(first, second, **solved)
-        assert not found.has_interval and found.method == statistics.MIXED and found.n == 23
-        assert found.value == statistics.difference_of_means(first, second).value
-    assert statistics.difference_of_means(many, few, first_solved=many > 0.9).has_interval
+def test_below_five_runs_of_two_kinds_there_is_no_interval():
+    few, some, many = [0.9, 1.0, 0.95, 0.0], [True, True, True, False], np.linspace(0.8, 1, 20)
+    difference = statistics.difference_of_means
+    for estimate, n in (
+        (lambda values, kinds: statistics.mean_interval(values, solved=kinds), 4),
+        (lambda values, kinds: statistics.iqm_interval(values, solved=kinds), 4),
+        (lambda values, kinds: difference(values, many, first_solved=kinds), 24),
+        (lambda values, kinds: difference(many, values, second_solved=kinds), 24),
+    ):
+        mixed, plain = estimate(few, some), estimate(few, None)
+        assert (mixed.value, mixed.n, mixed.method) == (plain.value, n, statistics.MIXED)
+        assert plain.has_interval and not mixed.has_interval
+        for solved in ([True] * 4, [False] * 4):  # runs of one kind
+            assert estimate(few, solved) == plain
+        assert estimate([*few, 0.1], [*some, False]) == estimate([*few, 0.1], None)
 
 
 # Shares
@@ -195,23 +189,6 @@ def test_the_leukaemia_trial():
     ratio = statistics.ratio_of_restricted_means(DRUG, DRUG_RELAPSE, PLACEBO, everyone, horizon=35, num_resamples=500)
     assert ratio.value == pytest.approx(23.2874 / 8.6667, rel=1e-4)
     assert 1.5 < ratio.low < 2.2 < 3.2 < ratio.high < 5
-
-
-@settings(deadline=None)
-@given(TIMES, st.integers(1, 12).map(float))
-def test_the_restricted_mean_is_the_area_under_scipys_curve(runs, horizon):
-    times, reached = (np.array(column) for column in zip(*runs, strict=True))
-    last = times.max()
-    if last < horizon and not reached[times == last].all():
-        with pytest.raises(AnalysisError, match="horizon: must not lie behind"):
-            statistics.restricted_mean(times, reached, horizon=horizon)
-        return
-    expected = horizon
-    if reached.any():
-        curve = stats.ecdf(stats.CensoredData(times[reached], right=times[~reached])).sf
-        edges = np.arange(0, horizon, 0.5)  # the times are whole numbers
-        expected = 0.5 * curve.evaluate(edges).sum()
-    assert statistics.restricted_mean(times, reached, horizon=horizon) == pytest.approx(expected)
 
 
 def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_success():
@@ -269,33 +246,16 @@ RNG = generator()
 GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
 
 
-@pytest.mark.parametrize("bad", [[], [1.0, np.nan], [[1.0]]], ids=str)
-@pytest.mark.parametrize(
-    "call",
-    [
-        statistics.iqm_interval,
-        lambda bad: statistics.difference_of_means(GOOD, bad),
-        lambda bad: statistics.ratio_of_restricted_means(GOOD, FLAGS, bad, FLAGS, horizon=3),
-    ],
-)
-def test_empty_and_not_finite_samples_are_refused(call, bad):
-    with pytest.raises(AnalysisError, match=r"^[\w\[\]]+: .*, got .*\. Fix: .*\.$"):
-        call(bad)
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: statistics.iqm_interval([]), r"^values: .*, got .*\. Fix: .*\.$"),
+        (lambda: statistics.difference_of_means(GOOD, [1.0, np.nan]), "^second: "),
+        (lambda: statistics.restricted_mean([[1.0]], [[True]], horizon=3), "^times: "),
         (lambda: statistics.difference_of_means(GOOD, GOOD, level=95), "estimate: .*level=95"),
         (lambda: replace(statistics.mean_interval(GOOD), value=np.nan), "estimate: .*got nan"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
-        (lambda: statistics.restricted_mean([0.0], [True], horizon=1), "times: every time must be > 0, got 0.0"),
-        (
-            lambda: statistics.ratio_of_restricted_means(GOOD, FLAGS, GOOD, FLAGS, horizon=3, first_since=[9.0] * 4),
-            r"first_since: must be one time >= 0 for each run, at most its own, got \[9.0",
-        ),
         (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=0), "horizon: must be finite and > 0, got 0"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )

@@ -186,6 +186,10 @@ def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apa
     assert "batch (2,000 against 4,000)" in found.conclusion
     assert "2 runners at batch 2,000" in found.conclusion
     assert "2.92" not in found.to_markdown()  # the naive ratio is nowhere
+    figure = Study(study(confounded())).figures["efficiency"]
+    assert not figure.drawn and "refused" in figure.missing
+    with pytest.raises(AnalysisError, match="must have something to draw"):
+        figure.pictures(["svg"])
     whole = Study(study(confounded(complete=True)))
     expected = {"ratio_total": 2.92, "ratio_runners": 2.0, "ratio_workload": 1.46}
     assert whole.estimates(expected).set_index("quantity")["value"].to_dict() == pytest.approx(expected)
@@ -248,16 +252,6 @@ def test_bad_input_gives_every_table_with_a_sentence(rows, words):
 def folder(tmp_path_factory):
     spec = holdup.holdup_spec()
     return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
-
-
-def test_a_study_that_is_not_confirmed_says_how_to_go_on(tmp_path):
-    spec = holdup.holdup_spec()
-    records = holdup.study_records(spec)
-    begun = holdup.write_study(tmp_path / "begun", spec, records[: len(records) // 4])
-    found = table_by_name("certificate", Study(from_folder(begun.path)))
-    assert found.empty
-    assert "a certificate needs a confirmed study, got one at the stage" in found.conclusion
-    assert "--resume" in found.conclusion
 
 
 @pytest.mark.parametrize("content", ['{"verdict": ', "[]", '{"verdict": 1}'])

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from study.designs.holdup.verdict import (
-    LEVEL,
     OURS,
     Arm,
     Check,
@@ -17,7 +15,6 @@ from study.designs.holdup.verdict import (
     Verdict,
     compare,
     judge,
-    judge_rllib,
     num_solved_needed,
     score_kept,
     search_paid,
@@ -78,25 +75,10 @@ def small(scores):
 GOOD = [1.0, 0.98, 1.02, 0.99, 1.01, 1.0, 0.97, 1.03, 1.0, 1.0] * 2
 
 
-def test_the_bound_on_the_mean_is_welchs():
-    found = check(verdict(arm([0.9, 1.0, 0.95, 1.05, 0.85]), small([1.0, 1.1, 0.9, 1.05])), "score_kept@46").value
-    # Worked by hand: s1^2/n1 = 0.00625/5, s2^2/n2 = 0.0072917/4; t(0.95, 6.32 degrees) = 1.9241.
-    assert found.value == pytest.approx(0.95 - 1.0125)
-    assert found.low == pytest.approx(-0.0625 - stats.t.ppf(LEVEL, 6.3208) * math.sqrt(0.00125 + 0.00182292), abs=1e-4)
-    assert found.high == math.inf
-
-
-def test_a_failure_or_a_nan_scores_nothing_is_not_solved_and_never_reaches_the_target():
-    broken = arm([*GOOD[:18], None, math.nan], solved=[True] * 20)
-    assert broken.num_failed == 2
-    assert broken.num_solved == 18
-    assert broken.scores[-2:].tolist() == [0.0, 0.0]
-    judged = verdict(broken, small(GOOD))
-    assert (check(judged, "solved@46").passed, check(judged, "solved@46").value.value) == (False, pytest.approx(0.9))
-    assert judged.sentence == "does not hold up"
-    lost = verdict(arm([*GOOD[:19], None]), small(GOOD))  # one lost run of twenty breaks the rule on the mean
+def test_one_lost_run_of_twenty_breaks_the_rule_on_the_mean_and_one_that_missed_the_target_does_not():
+    lost = verdict(arm([*GOOD[:19], None]), small(GOOD))
     assert check(lost, "solved@46").passed and check(lost, "score_kept@46").passed is False
-    assert verdict(arm(GOOD, solved=[True] * 19 + [False]), small(GOOD)).learning  # one that missed the target does not
+    assert verdict(arm(GOOD, solved=[True] * 19 + [False]), small(GOOD)).learning
 
 
 def test_the_share_solved_must_be_enough_at_each_of_the_last_evaluations():
@@ -122,19 +104,6 @@ def test_a_rule_that_runs_are_too_unlike_to_show_is_not_broken():
     assert (judged.learning, judged.sentence) == (False, "is not shown to hold up")
     worse = verdict(arm([each - 0.2 for each in GOOD]), small(GOOD), unseen=())
     assert check(worse, "score_kept@46").lost and worse.sentence == "does not hold up"
-
-
-def test_the_verdict_about_rllibs_own_engine_rests_on_its_own_runs():
-    ours = [arm(GOOD), small(GOOD)]
-    assert judge_rllib(together(*ours), limits()) is None
-    small_ = arm(GOOD[:10], SMALL, name="best_small_rllib")
-    sound = judge_rllib(together(*ours, arm(GOOD[:10], name="winner_rllib"), small_), limits())
-    assert {each.name: each.passed for each in sound.checks} == {"score_kept@46": True, "solved@46": True}
-    worse = arm([*GOOD[:9], 0.5], name="winner_rllib")
-    judged = judge_rllib(together(*ours, worse, small_), limits())
-    assert {each.name: each.passed for each in judged.checks} == {"score_kept@46": False, "solved@46": False}
-    assert judged.sentence == "does not hold up"
-    assert judge(together(*ours, worse, small_), limits(num_seeds=20), BUDGET).learning
 
 
 def test_every_unseen_scale_must_hold_and_the_winner_at_the_small_scale_is_not_judged():
