@@ -175,13 +175,12 @@ def _scaled(images: Any) -> Array:
 def make_lane_envs(
     make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
 ) -> "GymnasiumLanes | EnvPoolLanes":
-    """Make lanes, each with the seed of its first reset, on the backend that an `EnvFactory` names, else Gymnasium's.
+    """Make lanes, each with the seed of its first reset; whatever `make_env` raises passes through.
 
-    Raises:
-        Exception: Whatever `make_env` raises.
+    Tasks of EnvPool are stepped together, but for those that wait.
     """
-    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, wait_s=make.wait_s)
+    if isinstance(make, EnvFactory) and make.spec.backend == "envpool" and not make.wait_s:
+        return EnvPoolLanes(make.spec, seeds)
     return GymnasiumLanes(make, seeds)
 
 
@@ -272,7 +271,7 @@ class EnvPoolLanes:
     Images come with their channels first, (C, H, W), or last; they leave with the channels last.
     """
 
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int] = (), *, wait_s: float = 0.0) -> None:
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int] = ()) -> None:
         """Look the task up, and make the pool where its lanes have seeds, shape (num_envs,), each below 2^31.
 
         Raises:
@@ -311,7 +310,6 @@ class EnvPoolLanes:
         episodic = getattr(task.config, "episodic_life", False)
         kwargs["max_episode_steps"] = self._limit if episodic else min(self._limit + 1, _INT_MAX)
         self._make = functools.partial(envpool.make, name, env_type="gymnasium", num_threads=1, **kwargs)
-        self._wait_s, self._pool = wait_s, None
         if seeds:
             self.seed(seeds)
 
@@ -360,8 +358,6 @@ class EnvPoolLanes:
         finals = [(int(lane), observations[lane].copy()) for lane in ended]
         if ended.size:
             observations[ended] = self.first_observations(ended)
-        if self._wait_s:
-            time.sleep(len(actions) * self._wait_s)
         return finals
 
     def close(self) -> None:

@@ -219,14 +219,18 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             truncated=np.zeros(shape, bool),
         )
         rows.observations[0] = self._seen
-        noise = self._draw_noise(steps)
+        uniforms = np.empty((*shape, rule.noise_size))
+        for lane, noise in enumerate(self._noises):  # going on in each lane
+            start, count = self._lane_steps[lane] * rule.noise_size, steps * rule.noise_size
+            uniforms[:, lane] = noise.uniforms(start, count).reshape(steps, rule.noise_size)
+        noises = rule.noise(uniforms)
         ends: _Ends = [[] for _ in range(num_envs)]
         step, scale, continuous = self._envs.step, self._scale, isinstance(action, gymnasium.spaces.Box)
         for row in range(steps):
             num = num_envs if row < steps - 1 else lane_steps.count(steps)
             outputs, seen = rows.inputs[row, :num], rows.observations[row + 1, :num]
             outputs[:] = network(rows.observations[row, :num])
-            chosen = rule.choose(outputs, noise[row, :num])
+            chosen = rule.choose(outputs, noises[row, :num])
             if continuous and not np.isfinite(chosen).all():
                 raise _diverged(rows.observations[: row + 1])  # before an environment gets to see it
             rows.actions[row, :num] = chosen
@@ -243,14 +247,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         policy = self.module.get_exploration_action_dist_cls().from_logits(inputs)
         rows.log_probs[:] = policy.logp(actions).numpy().reshape(shape)
         return rows, ends
-
-    def _draw_noise(self, steps: int) -> Array:
-        """Return the noise of every decision, shape (vector steps, lanes, noise size), going on in each lane."""
-        size = self._rule.noise_size
-        uniforms = np.empty((steps, self.num_envs, size))
-        for lane, noise in enumerate(self._noises):
-            uniforms[:, lane] = noise.uniforms(self._lane_steps[lane] * size, steps * size).reshape(steps, size)
-        return self._rule.noise(uniforms)
 
     def _cut(self, rows: _Rows, lane_steps: list[int], ends: _Ends) -> list[SingleAgentEpisode]:
         """Cut a fragment into episodes, lane by lane, each lane in time order; note where each lane stands."""
