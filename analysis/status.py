@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from study.errors import RecordError, SpaceError
-from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import StudyOpened, read_lines
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, mask_credentials, one_line
 
 Driver = Literal["working", "ended", "gone", "packed"]
 """`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""

@@ -12,11 +12,10 @@ from analysis.status import Status, TimeLeft, read_status, time_left
 from study.console import line_width, say, table, write
 from study.engine import engine_of_space
 from study.errors import StudyError
-from study.harmless import mask_credentials, one_line
 from study.planning import Plan
 from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, mask_credentials, number, one_line, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer

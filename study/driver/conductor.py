@@ -18,7 +18,6 @@ from study.designs.proposals import Proposer
 from study.designs.registry import design_of
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
-from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
 from study.planning import Plan, label_at_start
 from study.records.files import usable
@@ -38,7 +37,7 @@ from study.records.records import (
 )
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, mask_credentials
 
 TAKEN_BACK = 2
 """How often a trial that lost its node or a process runs again in one session; after that it has failed.

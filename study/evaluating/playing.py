@@ -16,7 +16,6 @@ import numpy as np
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError, wrong_option
-from study.harmless import one_line
 from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
@@ -26,7 +25,7 @@ from study.space.settings import spec_of
 from study.space.space_file import find_space, read_space
 from study.space.spec import StudySpec, what_changed
 from study.statistics import Estimate, mean_interval, rate_interval
-from study.text import count, spans
+from study.text import count, one_line, spans
 from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:

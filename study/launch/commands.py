@@ -14,7 +14,6 @@ import typer
 from study.console import write
 from study.driver.opening import checked_name
 from study.errors import ClusterError, ExitCode, wrong_option
-from study.harmless import mask_credentials
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
 from study.launch.schedulers import LAUNCHERS, Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
@@ -33,7 +32,7 @@ from study.options import (
 from study.records.files import write_atomically
 from study.space.space_file import find_space
 from study.space.spec import StudySpec
-from study.text import count, cpu_hours, duration, listed
+from study.text import count, cpu_hours, duration, listed, mask_credentials
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""

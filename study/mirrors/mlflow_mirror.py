@@ -23,14 +23,13 @@ from typing import Any
 import msgspec
 
 from study.engine import UNKNOWN, engine_of_space
-from study.harmless import markdown, mask_arguments, mask_credentials, printable
 from study.mirrors.mirror import Mirror, Point, milliseconds
 from study.mirrors.tracking_uri import mlflow_client, reach, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, markdown, mask_arguments, mask_credentials, printable
 
 _log = logging.getLogger(__name__)
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from study.errors import RecordError, StudyError, TrackingError
-from study.harmless import mask_credentials, printable
 from study.machine.host import set_back
 from study.mirrors.mirror import Mirror, OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import AWAY, reason_of, refusal
 from study.records.files import at_work, take, usable
 from study.records.folder import StudyFolder
+from study.text import mask_credentials, printable
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import StudyError, TrackingError
-from study.harmless import mask_credentials
+from study.text import mask_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.harmless import mask_credentials
 from study.machine.host import current_job
+from study.text import mask_credentials
 
 DRAFT = ".draft"
 """How the names of files end that are being written; a kill leaves them."""

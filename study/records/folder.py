@@ -20,7 +20,6 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from study.errors import RecordError
-from study.harmless import csv_cell, mask_arguments, printable
 from study.metrics import OF_TRIALS
 from study.records.files import DRAFT, LOCK, check_plain, sync, usable, write_atomically
 from study.records.ledger import TrialRow, ledger_of
@@ -28,6 +27,7 @@ from study.records.records import RESTORE, Moment, StudyOpened, Whole, read_line
 from study.space.parsing import parse_space
 from study.space.space_file import Source
 from study.space.spec import StudySpec, as_of_now
+from study.text import csv_cell, mask_arguments, printable
 
 FORMAT = 1
 """Version of the folder's layout."""

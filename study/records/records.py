@@ -22,12 +22,12 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from study.errors import RecordError
-from study.harmless import one_line
 from study.machine.load import NodeLoad
 from study.records.files import sync, usable
 from study.space.parameters import SCALE, Value
 from study.space.settings import Variant
 from study.space.spec import Execution
+from study.text import one_line
 
 SCHEMA = 1
 """Version of the line format; lines of another one are refused."""

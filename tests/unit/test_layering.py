@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
-    ("harmless", "text", "metrics"),
+    ("text", "metrics"),
     ("errors", "engine"),
     ("console", "statistics", "ray_private", "jax_private"),
     ("space",),
@@ -45,7 +45,6 @@ OF_ANALYSIS = {
     "metrics",
     "engine",
     "errors",
-    "harmless",
     "text",
     "mirrors",
 }
