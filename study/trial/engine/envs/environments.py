@@ -164,7 +164,7 @@ def _keeps_its_shape(space: Box) -> bool:
     return len(space.shape) == 1 or (len(space.shape) == 3 and np.issubdtype(space.dtype, np.floating))
 
 
-def _scaled(images: Any) -> Array:
+def _scaled(images: Any) -> Any:
     """Return bytes as numbers in [0, 1], in the same shape."""
     return np.divide(images, _BRIGHTEST, dtype=np.float32)
 
@@ -330,7 +330,7 @@ class EnvPoolLanes:
         shape = raw.shape if _keeps_its_shape(raw) else (math.prod(raw.shape),)
         return Box(-np.inf, np.inf, shape, np.float32)  # EnvPool's own bounds are wrong where it means none
 
-    def _seen(self, batch: Any) -> Array:
+    def _seen(self, batch: Any) -> Any:
         """Return what the network sees of what EnvPool shows of several environments, shape (envs, *shape)."""
         if _is_image(self._raw):
             return _scaled(np.moveaxis(batch, 1, 3) if self._channels_first else batch)

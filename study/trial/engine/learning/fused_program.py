@@ -303,7 +303,7 @@ def _compiled(
     def rows_of(number: Array) -> Rows:
         return Rows(*jnp.split(packed[order[number]].T, cuts))
 
-    def goes_on(state: tuple[Weights, Result]) -> Array:
+    def goes_on(state: tuple[Weights, Result]) -> Any:
         return state[1].count < count
 
     def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
