@@ -46,7 +46,7 @@ from study.options import (
     with_options_of,
 )
 from study.records.folder import StudyFolder
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -325,14 +325,6 @@ def pack(
     if folder.certificate.exists():
         write_certificate(packed)
     say(f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
-
-
-@app.command()
-def schema() -> None:
-    """Print every field of a space file, as Markdown."""
-    from study.space.parsing import field_reference
-
-    write(field_reference())
 
 
 # --- the edge of the program ------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from study.options import (
     with_options_of,
 )
 from study.records.files import write_atomically
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count, cpu_hours, duration, listed, mask_credentials
 
