@@ -336,7 +336,7 @@ class EnvPoolLanes:
             return _scaled(np.moveaxis(batch, 1, 3) if self._channels_first else batch)
         return np.asarray(batch, np.float32).reshape(len(batch), *self.observation_space.shape)
 
-    def first_observations(self, lanes: Array | None = None) -> Array:
+    def first_observations(self, lanes: Array | None = None) -> Any:
         """Begin new episodes in some lanes, or in all, and return what is seen, shape (lanes, *shape)."""
         return self._seen(self._pool.reset(self._lanes if lanes is None else lanes)[0])
 
