@@ -146,23 +146,11 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
 
 
 def _of_module(config: AlgorithmConfig) -> Iterator[str]:
-    spec, default = option(config, "rl_module_spec"), config.get_default_rl_module_spec()
-    own = spec is not None and (
-        type(spec) is not RLModuleSpec
-        or spec.module_class not in (None, default.module_class)
-        or spec.catalog_class not in (None, default.catalog_class)
-        or getattr(spec, "load_state_path", None) is not None
-        or not (spec.model_config is spec.observation_space is spec.action_space is None)
-        or spec.inference_only
-        or spec.learner_only
-    )
-    try:
-        model = {"own": True} if own else dict(config.model_config)
-    except Exception:  # noqa: BLE001 (whatever a person's specification is)
-        own = True
-    if own:
+    spec = option(config, "rl_module_spec")
+    if spec is not None and not same(spec, RLModuleSpec()):
         yield "the module is the script's own"
         return
+    model = dict(config.model_config)
     if model.get("use_lstm"):
         yield "the module is recurrent"
     defaults, names = type(config)().model_config, sorted(model.keys() - DefaultModelConfig.__dataclass_fields__.keys())

@@ -111,7 +111,7 @@ def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, kwargs: 
 
 def test_a_policy_that_diverged_or_is_of_another_space_is_refused() -> None:
     space, config, module = build("CartPole-v1")
-    with pytest.raises(RecordError, match=r"must fit the environment .*, got .* encoder\."):
+    with pytest.raises(RecordError, match=r"must fit the environment .*, got .*encoder\."):
         evaluate_module(module, spec(environment__id="Acrobot-v1"))
     for parameter in module.parameters():
         parameter.data *= float("nan")

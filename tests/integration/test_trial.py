@@ -57,9 +57,14 @@ def test_records_are_complete(results: list[TrialResult]) -> None:
 
 def test_metrics_are_finite_from_the_first_iteration_and_counts_agree(results: list[TrialResult]) -> None:
     names = [name for name, metric in METRICS.items() if metric.grain == "iteration"]
-    iterations = of_kind(results, "iteration")
+    iterations, wall_time_s = of_kind(results, "iteration"), 0.0
     for record in iterations:
         metrics = record.metrics
+        phases = [metrics[name] for name in ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")]
+        assert math.fsum(phases) == pytest.approx(metrics["iteration_time_s"]) and 0 < phases[-1] < 0.5
+        assert metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"] <= metrics["sampling_time_s"]
+        wall_time_s += metrics["iteration_time_s"]
+        assert record.wall_time_s == pytest.approx(wall_time_s)
         assert list(metrics) == names
         absent = {name for name, value in metrics.items() if value is None}
         assert absent <= {"cpu_pressure", "learner_busy_time_s", "overlap_time_s", "policy_lag"}
@@ -71,18 +76,6 @@ def test_metrics_are_finite_from_the_first_iteration_and_counts_agree(results: l
         assert metrics["episode_return_sum"] == metrics["episode_len_sum"]  # CartPole pays 1 a step
     assert [record.env_steps for record in iterations] == [400, 800]
     assert 800 - 8 * 500 < sum(record.metrics["episode_len_sum"] for record in iterations) <= 800
-
-
-def test_phases_sum_to_the_whole(results: list[TrialResult]) -> None:
-    wall_time_s = 0.0
-    for record in of_kind(results, "iteration"):
-        metrics = record.metrics
-        phases = ("sampling_time_s", "learning_time_s", "sync_time_s", "rest_time_s")
-        assert math.fsum(metrics[name] for name in phases) == pytest.approx(metrics["iteration_time_s"])
-        assert 0 < metrics["rest_time_s"] < 0.5
-        assert metrics["mean_runner_time_s"] <= metrics["slowest_runner_time_s"] <= metrics["sampling_time_s"]
-        wall_time_s += metrics["iteration_time_s"]
-        assert record.wall_time_s == pytest.approx(wall_time_s)
 
 
 def test_what_runs_is_what_was_asked(results: list[TrialResult]) -> None:
@@ -190,11 +183,9 @@ def test_a_module_that_a_runner_lacks_is_named_with_its_node(monkeypatch: pytest
 
 def test_a2c_updates_once_where_rllibs_runner_steps_more_than_was_asked() -> None:
     with running(algorithm="A2C", runner="stock", setting={"num_envs_per_env_runner": 3}) as one:
-        result = one.advance()
-    (built,), (first,) = of_kind([result], "trial_built"), of_kind([result], "iteration")
-    assert built.effective["minibatch_size"] == 400
+        built, first = one.advance().records
+    assert (built.effective["minibatch_size"], first.metrics["num_gradient_updates"]) == (400, 1)
     assert first.metrics["train_batch_size_actual"] > 400
-    assert first.metrics["num_gradient_updates"] == 1
 
 
 def test_no_runner_is_left_behind(trial: TrialRun) -> None:
