@@ -65,27 +65,6 @@ class Estimate:
         """Whether at least one end is known."""
         return bool(np.isfinite(self.low) or np.isfinite(self.high))
 
-    @property
-    def rounded(self) -> float | None:
-        """The value in as many digits as its interval supports; None where it has not both ends.
-
-        The last digit is the largest power of ten within half the width, so that the value rounded stays inside a
-        symmetric interval.
-        """
-        half = (self.high - self.low) / 2
-        if not math.isfinite(half):
-            return None
-        return self.value if half == 0 else round(self.value, -math.floor(math.log10(half))) + 0.0  # never -0
-
-    def __format__(self, spec: str) -> str:
-        spec = spec or ".2f"
-        if not self.has_interval:
-            return f"{self.value:{spec}} (n={self.n}, no interval)"
-        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n={self.n})"
-
-    def __str__(self) -> str:
-        return format(self)
-
 
 def as_sample(where: str, values: npt.ArrayLike) -> FloatArray:
     """Return `values` as a checked sample: not empty, finite, shape (runs,)."""
