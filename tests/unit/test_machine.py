@@ -77,9 +77,7 @@ def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeyp
 
 
 def test_the_cpus_that_a_process_is_bound_to_are_its_own():
-    program = (
-        "from study.machine.host import *; print(len(usable_cpus()), num_cores(), len(cores_of(usable_cpus())))"
-    )
+    program = "from study.machine.host import *; print(len(usable_cpus()), num_cores(), len(cores_of(usable_cpus())))"
     words = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", program]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["1", "1", "1"]
