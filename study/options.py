@@ -18,7 +18,7 @@ import typer
 from study.adopted.loading import load_space, words
 from study.console import say
 from study.errors import SpaceError, wrong_option
-from study.space.space_file import read_space, written
+from study.space.parsing import read_space, written
 from study.space.spec import StudySpec
 
 Space = Annotated[

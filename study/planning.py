@@ -13,10 +13,10 @@ from study.errors import ClusterError
 from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape, Speeds
 from study.records.ledger import Label
 from study.records.records import TrialRequest
-from study.space.domains import bounds, largest
+from study.space.domains import largest, smallest
 from study.space.parameters import SCALE
 from study.space.sections import BudgetSpec
-from study.space.settings import Cell, Variant, batch_domain
+from study.space.settings import Variant, batch_domain
 from study.space.spec import Execution, StudySpec
 from study.text import count, listed
 
@@ -129,8 +129,10 @@ def guess_seconds(
     It rests on the speed of the environment as it was measured, if `cluster` has it; `iterations` limit the trial, or
     the space does.
     """
-    batch = sum(bounds(batch_domain(spec, num_env_runners))) / 2
-    epochs = sum(bounds(spec.domain("num_epochs"))) / 2
+    batch, epochs = (
+        (smallest(domain) + largest(domain)) / 2
+        for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
+    )
     speeds, budget, evaluation = cluster.speeds or _SMALL, spec.budget, spec.evaluation
     pictures = _PICTURE_S if _sees_pictures(spec) or len(speeds.observation_shape) == 3 else (0.0, 0.0)
     step_s = speeds.step_s + _SAMPLED_S[spec.runner_in_use] + pictures[0]
@@ -289,8 +291,8 @@ class TrialKind:
     num_trials: int
     """At the most, where later trials depend on earlier ones."""
     variant: Variant = "study"
-    cell: Cell | None = None
-    """Of a throughput study."""
+    cell: str | None = None
+    """Name of the cell of a throughput study."""
     iterations: int | None = None
     """Limit of each trial; None for that of the space."""
 
@@ -353,7 +355,7 @@ class Plan:
 
     @cached_property
     def _by_request(self) -> dict[Hashable, TrialNeeds]:
-        return {(each.cell and each.cell.name, each.num_env_runners, each.variant): each for each in self.kinds}
+        return {(each.cell, each.num_env_runners, each.variant): each for each in self.kinds}
 
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
         """Return what trials have in common that can go on in each other's processes; None where each needs its own."""

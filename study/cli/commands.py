@@ -26,7 +26,7 @@ from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
 from study.records.folder import StudyFolder
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -307,14 +307,6 @@ def pack(
     if folder.certificate.exists():
         write_certificate(packed)
     say(f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
-
-
-@app.command()
-def schema() -> None:
-    """Print every field of a space file, as Markdown."""
-    from study.space.parsing import field_reference
-
-    write(field_reference())
 
 
 # --- the edge of the program ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import RESTORE
-from study.space.spec import StudySpec, as_of_now, what_changed
+from study.space.spec import StudySpec, as_of_now
 from study.text import count
 
 Address = Annotated[
@@ -150,7 +150,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
         got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
         if script and now["script"] and before.get("config") == spec.config and script != now["script"]:
             rule = "a resume needs the script that the study was started with"
-            got, fix = what_changed(script, now["script"])
+            fix = f"Restore {now['script']['source']['file']}, and the modules, files and versions that it reads"
         raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage

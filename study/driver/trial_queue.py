@@ -156,8 +156,7 @@ class TrialQueue:
             self._durations.setdefault(self._kind(request), deque(maxlen=REMEMBERED)).append(row.duration_s)
 
     def _kind(self, request: TrialRequest) -> Hashable:
-        cell = request.name if self._plan.needs(request).cell is not None else None
-        return request.num_env_runners, request.iterations, request.variant, cell
+        return request.num_env_runners, request.iterations, request.variant, self._plan.needs(request).cell
 
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""

@@ -20,7 +20,7 @@ from study.launch.schedulers import LAUNCHERS, Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
 from study.records.files import write_atomically
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count, cpu_hours, duration, listed, mask_credentials
 

@@ -8,9 +8,8 @@ from study.cli.commands import app
 from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError
-from study.space.parsing import parse_space
+from study.space.parsing import parse_space, read_text
 from study.space.settings import runnable
-from study.space.space_file import read_text
 from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.holdup import write_study

@@ -14,7 +14,7 @@ from study.errors import RecordError, SpaceError
 from study.evaluating.playing import ChosenPolicy, Evaluated, best_policy, filming, random_policy
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
-from study.space.space_file import read_text
+from study.space.parsing import read_text
 from study.trial.engine.envs.environments import make_env
 from tests import synthetic
 from tests.holdup import holdup_spec
