@@ -3,6 +3,7 @@
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -114,10 +115,9 @@ def adopted_from(
     spec = parse_space(Source(name="script", content=space))
     setting = runnable(spec, {SCALE: 1})
     apply(config, spec, setting=setting, seed=0, execution="real")
-    try:
+    fast = None
+    with contextlib.suppress(Exception):  # whatever an environment raises: a trial will report it
         fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
-    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
-        fast = None
     obstacle = jax_obstacle() or ""  # the environment has been made
     return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
@@ -266,10 +266,8 @@ def facts_of(
 
 
 def environment_name(environment: Any) -> str:
-    """Return the name of an environment as a person writes it."""
-    if environment is None or isinstance(environment, str):
-        return environment or ""
-    return str(getattr(environment, "__name__", type(environment).__name__))
+    """Return the name of an environment, or of what makes it, as a person writes it."""
+    return environment if isinstance(environment, str) else getattr(environment, "__name__", type(environment).__name__)
 
 
 def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:

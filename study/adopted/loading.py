@@ -88,11 +88,7 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def with_script(source: Source) -> Source:
-    """Return a space with the facts of the script that it names; without one the space itself.
-
-    Raises:
-        SpaceError: The script cannot be studied.
-    """
+    """Return a space with the facts of the script that it names, if any; a `SpaceError` says why it has none."""
     content = source.content
     config, arguments = content.get("config"), content.get("config_args")
     if not isinstance(config, str) or not config:
@@ -106,20 +102,12 @@ def with_script(source: Source) -> Source:
 
 
 def adopted_by(spec: StudySpec) -> Adopted | None:
-    """Return the script of a study, as it is now; None for a study without one.
-
-    Raises:
-        SpaceError: The script cannot be studied.
-    """
+    """Return the script of a study, as it is now; None for a study without one."""
     return None if spec.config is None else read_script(spec.config, args=words(spec.config_args))
 
 
 def words(arguments: str, where: str = "config_args") -> list[str]:
-    """Return the arguments of a script's command line, as a shell splits them.
-
-    Raises:
-        SpaceError: A quote is open; names the option or key `where`.
-    """
+    """Return the arguments of a script's command line, as a shell splits them; `where` is what named them."""
     try:
         return shlex.split(arguments)
     except ValueError as error:

@@ -102,9 +102,6 @@ def random_policy(path: Path) -> ChosenPolicy:
     if study.exists():
         identity = study.identity()
         return ChosenPolicy(title=f"{identity.name}: random policy", spec=identity.parse(), study=study)
-    if path.is_dir():
-        rule = "with --random it must be a space or the folder of a study (with study.json)"
-        raise RecordError(where=str(path), rule=rule, got="another folder", fix="Name one, such as quickstart.yaml.")
     source = read_space(find_space(path, place="SPACE"))
     if isinstance(script := source.content.get("config"), str):
         say_that_it_runs(script)

@@ -53,12 +53,7 @@ class ExportedTrial:
 
 
 def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
-    """Return a trial of a study.
-
-    Raises:
-        RecordError: The study cannot be read.
-        SpaceError: There is no such trial.
-    """
+    """Return a trial of a study; a `SpaceError` says that there is none with this number."""
     identity, rows = study.identity(), ledger_of(study.records).rows
     if (row := rows.get(trial)) is None:
         rule = f"must be a trial of {study.path} ({spans(sorted(rows)) or 'none yet'})"
@@ -79,10 +74,10 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
 
 
 def trial_as_script(trial: ExportedTrial) -> str:
-    """Return what trains the trial's setting with RLlib alone.
+    """Return a script that trains the trial's setting with RLlib alone.
 
-    A script; of a study of a person's own script the calls that give its configuration what the trial had and the
-    script has not.
+    Of a study of a person's own script, the calls that give its configuration what the trial had and the script has
+    not.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
@@ -207,14 +202,10 @@ def values_set(
     own: Mapping[str, Value] = MappingProxyType({}),
     has_kl_term: bool,
 ) -> dict[str, dict[str, Any]]:
-    """Return method of RLlib's configuration -> arguments that give it the values of a setting.
+    """Return method of RLlib's configuration -> arguments that give it the values of a setting, but for its `own`.
 
-    Args:
-        setting: Parameters with their values.
-        learners: Among which RLlib divides a batch.
-        env_steps: Budget, over which a learning rate falls.
-        own: Values that the configuration has already.
-        has_kl_term: Whether its loss has the term of `kl_coeff` by itself.
+    RLlib divides a batch among its learners, and a learning rate falls over the budget of `env_steps`; `has_kl_term`:
+    whether the loss has the term of `kl_coeff` by itself.
     """
     calls = Calls(num_learners=learners, lr=setting.get("lr"))
     changed = {name: value for name, value in setting.items() if name not in own or own[name] != value}

@@ -151,21 +151,16 @@ class TrialResult:
     Attributes:
         records: What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far.
         progress: Of the budget, in [0, 1].
-        evaluates: Whether it plays the episodes of an evaluation next.
+        done: Whether the trial has come to its end.
         policy: At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn.
         node_loads: At the end, what else the nodes did in the timed part, as far as it is known.
     """
 
     records: tuple[TrialBuilt | Iteration | Evaluation, ...]
     progress: float
-    evaluates: bool = False
+    done: bool
     policy: bytes | None = None
     node_loads: tuple[NodeLoad, ...] = ()
-
-    @property
-    def done(self) -> bool:
-        """Whether the trial has come to its end."""
-        return self.progress >= 1 and not self.evaluates
 
 
 class Watch:

@@ -89,8 +89,7 @@ _OF_V_TRACE = _names(
 def runner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the batched runner cannot do the same as RLlib's; None when it can.
 
-    Args:
-        config: With the spaces of its environment, where it has one agent; without what a trial sets.
+    `config` has the spaces of its environment, where that is of one agent, and not what a trial sets.
     """
     if obstacle := next(_of_any(config, _OF_A_LEARNER), None):
         return obstacle
@@ -114,9 +113,6 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the fused learner cannot do the same as RLlib's; None when it can.
 
     The study sets the number of learners and their GPUs; the space's own are asked about where it is read.
-
-    Args:
-        config: With the spaces of its environment, where it has one agent.
     """
     if config.algo_class is not PPO:
         return f"it has the update of PPO, the algorithm is {_name(config.algo_class)}"

@@ -95,13 +95,8 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
-        return TrialResult(
-            records=records,
-            progress=self._progress,
-            evaluates=self._evaluates,
-            policy=policy,
-            node_loads=self._node_loads,
-        )
+        done, loads = self._progress >= 1 and not self._evaluates, self._node_loads
+        return TrialResult(records=records, progress=self._progress, done=done, policy=policy, node_loads=loads)
 
     def _train(self) -> None:
         if self._iteration == WARMUP_ITERATIONS:

@@ -51,7 +51,6 @@ def test_records_are_complete(results: list[TrialResult]) -> None:
     assert all(0 < load.seconds < 60 and 0 <= load.foreign_cores <= os.cpu_count() for load in loads)
     assert 0 < built.startup_time_s < 120
     assert [(record.progress, len(record.returns)) for record in evaluations] == [(0.5, 3), (1, 3)]
-    assert [result.evaluates for result in results] == [True, False] * 2
     assert [result.done for result in results] == [False, False, False, True]
 
 

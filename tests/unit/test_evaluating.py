@@ -111,7 +111,7 @@ def test_a_random_policy_plays_in_a_space_that_needs_no_floor_or_in_a_study_s(fo
     [
         ("{study} --random --trial 0", "--trial, --stochastic/--deterministic: belong to a recorded policy"),
         ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belong to"),
-        ("{folder} --random", "{folder}: with --random it must be a space or the folder of a study"),
+        ("{folder} --random", "SPACE: no such file"),
         ("{folder}", "{folder}: must be the folder of a study"),
         ("{study} --trial 1", "--trial: must be a trial of"),
     ],
