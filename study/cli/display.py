@@ -232,12 +232,12 @@ def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" 
     order = "final_return" if identity.parse().learns else "env_steps_per_s"
     page = f"/#/experiments/{experiment}{TRIALS_IN_MLFLOW}{order}%60" if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
-    logs = shlex.quote(str(folder.tensorboard))
+    logs, certified = shlex.quote(str(folder.tensorboard)), folder.certificate_page
     following = {
         "Resume with": resume if closed.reason != "complete" else "",
         "All columns": str(folder.table),
         "Tables and figures on one page": f"python -m study report {shlex.quote(str(folder.path))}",
-        "Certificate, with every rule and interval": str(folder.certificate_page) if result.certificate else "",
+        "Certificate, with every rule and interval": str(certified) if certified.exists() else "",
         "The trials in MLflow": f"{uri}{page}" if uri.startswith("http") else served,
         "Their curves in TensorBoard": f"tensorboard --logdir {logs}" if folder.tensorboard.is_dir() else "",
     }
@@ -289,11 +289,11 @@ def _evaluated_lines(evaluated: "Evaluated") -> Iterator[str]:
     if evaluated.num_cut:
         yield f"cut          {evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
     own = policy.spec.evaluation.seed
-    if is_random and mean.rounded is None:
+    if is_random and not mean.has_interval:
         yield "\nOne episode has no interval and is no floor. More: --episodes 200"
     elif is_random:
         yield "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:"
-        yield f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}"
+        yield f"floor: {float(f'{mean.value:.3g}'):g}  # random policy: {significant(mean.value)}{interval}"
     elif evaluated.as_recorded:
         yield "\nThese are the returns of the trial's last evaluation on record, episode by episode."
     elif evaluated.as_recorded is False:

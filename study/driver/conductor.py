@@ -1,7 +1,6 @@
-"""The course of a study without its engine: what is dealt out, what is recorded, when it ends. Imports no Ray.
+"""The course of a study without its engine: what is dealt out, what is recorded, when it ends.
 
 Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
-The records are the only truth: proposals follow from them, and so do MLflow and the like, in processes of their own.
 """
 
 import contextlib
@@ -40,10 +39,8 @@ from study.space.spec import StudySpec
 from study.text import count, mask_credentials
 
 TAKEN_BACK = 2
-"""How often a trial that lost its node or a process runs again in one session; after that it has failed.
-
-Nodes go for reasons of their own, and so may processes; but it may also be the trial that kills them, each time anew.
-"""
+"""How often a trial that lost its node or a process runs again in one session; after that it has failed, since it may
+be the trial that kills them."""
 FEWEST_FAILURES = 4
 """Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
 scales, since one scale may fail alone."""
@@ -66,21 +63,13 @@ class Fault(NamedTuple):
     digits, since steps, runners, addresses and values differ."""
 
 
-class Stop(NamedTuple):
-    """Why a study ends before its plan."""
-
-    reason: str
-    """`stopped`, `time budget` or `error`."""
-    detail: str
-
-
 class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
         ledger: The state that the records have led to.
         queue: The trials that wait and those that run.
-        stop: Why the session ends early; None while it does not.
+        stop: How the session ends before its plan; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
     """
 
@@ -105,7 +94,7 @@ class Conductor:
         person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
-        self.stop: Stop | None = None
+        self.stop: StudyClosed | None = None
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
@@ -195,11 +184,7 @@ class Conductor:
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
-        """Record a trial that came to its end, with its policy, packed, and what else its nodes did while it was timed.
-
-        Raises:
-            RecordError: The policy cannot be written.
-        """
+        """Record a trial that came to its end, with its policy, packed, and what else its nodes did meanwhile."""
         row = self.ledger.rows[trial]
         row.node_loads = list(node_loads)
         final = row.summarise(self.spec, "finished", moment=self._log.now())["final_return"]
@@ -216,10 +201,7 @@ class Conductor:
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def fail(self, trial: int, fault: Fault, said: str = "") -> None:
-        """Record that a trial did not finish; one that lost its node or a process is dealt out again, a few times.
-
-        What Ray has `said` about it is kept in the study's folder; a full disk loses that.
-        """
+        """Record that a trial did not finish, and what Ray has `said`; a lost one runs again, a few times."""
         row = self.ledger.rows[trial]
         if row.status != "running":
             return
@@ -318,9 +300,9 @@ class Conductor:
 
     # --- ending ------------------------------------------------------------------------------------------------
 
-    def end_early(self, reason: str, detail: str) -> None:
+    def end_early(self, reason: Literal["stopped", "time budget", "error"], detail: str) -> None:
         """Deal out no further trial, and let the engine stop those that run. The first reason stays."""
-        self.stop = self.stop or Stop(reason=reason, detail=detail)
+        self.stop = self.stop or StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)
 
     @property
     def must_stop(self) -> bool:
@@ -349,7 +331,9 @@ class Conductor:
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
         all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
         is_over = all_ended and (stop is None or not self._course.phase_name)
-        reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
-        closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
+        closed = stop or StudyClosed(session=self.ledger.sessions, reason="error")
+        if is_over:
+            reason, detail = self._course.how_it_ended()
+            closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
         self._append(closed)
         return closed

@@ -6,9 +6,7 @@ The places are real: MLflow on SQLite, Optuna's storage on SQLite and as a journ
 import contextlib
 import fcntl
 import os
-import random
 import signal
-import threading
 import time
 
 import optuna
@@ -20,15 +18,21 @@ from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.commands import sync_study
+from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror, name_in_storage
-from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror, identity_text
 from study.mirrors.process import MirrorProcess, mirrors_of, sync
+from study.records.folder import StudyFolder, pack
 from study.records.ledger import ledger_of
-from tests.event_files import event_files, expected, scalars
+from study.records.records import TrialStarted
+from tests import holdup
+from tests.event_files import assert_files_follow, event_files, scalars
 from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
+from tests.spaces import spec, throughput_spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
+from tests.values import replace
 from tests.waiting import until
 
 
@@ -36,12 +40,8 @@ class Mlflow:
     """An MLflow on SQLite."""
 
     kind = MlflowMirror
-    writes = tuple(
-        (MlflowClient, name)
-        for name in (
-            *("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact"),
-        )
-    )
+    names = ("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact")
+    writes = tuple((MlflowClient, name) for name in names)
 
     def __init__(self, place):
         self.path = self.database = place / "mlflow.db"
@@ -122,7 +122,7 @@ class TensorBoard:
         return {name: (scalars(file), file.name[-12:]) for name, file in event_files(folder).items()}
 
     def assert_follows(self, folder):
-        assert {name: scalars(file) for name, file in event_files(folder).items()} == expected(folder)
+        assert_files_follow(folder)
 
 
 PLACES = (Mlflow, OptunaDatabase, OptunaJournal, TensorBoard)
@@ -323,38 +323,57 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
         next(said)
 
 
+@pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', b""])
+def test_a_journal_is_made_anew_and_shows_what_optuna_was_asked_for(tmp_path, left):
+    assert not OptunaMirror(make_folder(tmp_path / "times", of=throughput_spec())).address  # nothing is tuned
+    records = list(holdup.study_records(space := holdup.holdup_spec()))
+    folder = holdup.write_study(tmp_path / "at 10:00" / "demo", space, records)  # which is no URI
+    started = [record for record in records if isinstance(record, TrialStarted)]
+    asked = {record.trial for record in started if record.optuna_number is not None}
+    assert 0 < len(asked) < len(started)
+    for _ in range(2):
+        sync(OptunaMirror(folder))
+        journal = JournalStorage(JournalFileBackend(str(folder.path / "optuna.journal")))
+        trials = optuna.load_study(study_name="demo-id-demo", storage=journal).trials
+        assert {trial.user_attrs["trial"] for trial in trials} == asked
+        assert len(trials) == len(asked)
+        folder.optuna_journal.write_bytes(folder.optuna_journal.read_bytes() + left)
+        folder.optuna_journal.with_name("optuna.journal.lock").touch()  # of a mirror that was killed
+
+
+def test_the_storage_is_part_of_what_a_study_is(tmp_path):
+    space, uri, storage = spec(), f"sqlite:///{tmp_path}/mlflow.db", "postgresql://me:se/cret@db/optuna"
+    identity = new_identity(space, RunOptions(name="demo", out=tmp_path, tracking_uri=uri, optuna_storage=storage))
+    folder = StudyFolder(tmp_path / "demo")
+    folder.prepare()
+    folder.write(identity, "environment: {}\n")
+    arguments = {**identity.spec, "config_args": "--hf-token se/cret"}
+    assert "cret" not in identity_text(replace(identity, spec=arguments))
+    assert resumed_identity(folder, space, RunOptions(name="demo", out=tmp_path, resume=True)) == identity
+    other = RunOptions(name="demo", out=tmp_path, resume=True, optuna_storage="postgresql://me:other@db/optuna")
+    assert resumed_identity(folder, space, other) == replace(identity, optuna_storage=other.optuna_storage)
+    append(folder, opened())
+    assert pack(folder, tmp_path / "packed").identity().optuna_storage is None
+    with pytest.raises(TrackingError, match="Optuna storage: must begin with one of"):
+        new_identity(space, RunOptions(name="demo", out=tmp_path, optuna_storage="http://127.0.0.1:5000"))
+
+
 @pytest.mark.minutes
-def test_one_process_follows_a_driver_for_all_places_and_survives_kills(tmp_path, empty_database):
-    """Signals to a whole job do not end it, only SIGKILL does; the next one goes on."""
+def test_one_process_follows_a_driver_for_all_places_and_is_replaced_where_it_is_killed(tmp_path, empty_database):
+    """Signals to a whole job do not end it, only SIGKILL does."""
     (tmp_path / "mlflow.db").write_bytes(empty_database)
     folder = make_folder(tmp_path / "demo", f"sqlite:///{tmp_path}/mlflow.db")
     folder.make_tensorboard()
-    append(folder, opened())
-
-    def write():
-        for trial in range(4):
-            for record in whole_trial(trial, length=12):
-                append(folder, record)
-                time.sleep(0.05)
-
-    def begun():
-        mirrors = MirrorProcess(folder)
-        for key in mirrors.mirrors:
-            mirrors.wait_ready(key)
-        return mirrors
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    mirrors, rng = begun(), random.Random(1)
+    append(folder, opened(), *whole_trial(0, length=12))
+    mirrors = MirrorProcess(folder)
+    for key in mirrors.mirrors:
+        mirrors.wait_ready(key)
     until(lambda: os.getpriority(os.PRIO_PROCESS, mirrors.pid) > os.getpriority(os.PRIO_PROCESS, 0))  # trials go first
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         os.kill(mirrors.pid, number)
-    for _ in range(2):
-        time.sleep(rng.uniform(0.2, 1.0))
-        os.kill(mirrors.pid, signal.SIGKILL)
-        mirrors.finish(0)
-        mirrors = begun()
-    writer.join()
+    append(folder, *whole_trial(1, length=12))
+    time.sleep(0.5)
+    assert mirrors.pid is not None
     append(folder, closed())
     os.kill(mirrors.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
     reports = mirrors.finish(60)
