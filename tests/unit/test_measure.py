@@ -12,19 +12,10 @@ from study.trial.measure import ProcessMeasurement, RunnerMeasurement, StepMeasu
 LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_explained_var": 0.2}
 
 
-def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
-    base = RunnerMeasurement(
-        runner=runner,
-        wall_time_s=time_s,
-        env_steps=100,
-        episode_return_sum=30.0,
-        num_episodes=2,
-        episode_len_sum=60,
-        cpu_time_s=0.5,
-        peak_rss_mb=400.0,
-        pressure_s=0.1,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
+def sample(runner: int, time_s: float, **changes: float | None) -> RunnerMeasurement:
+    played = {"env_steps": 100, "episode_return_sum": 30.0, "num_episodes": 2, "episode_len_sum": 60}
+    used = {"wall_time_s": time_s, "cpu_time_s": 0.5, "peak_rss_mb": 400.0, "pressure_s": 0.1}
+    return RunnerMeasurement(runner=runner, **played | used | changes)  # type: ignore[arg-type]
 
 
 def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasurement:
