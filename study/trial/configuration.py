@@ -171,13 +171,8 @@ def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, host
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
     """Set the class that learns; return why it is not the fused one, which is empty where nobody asks for that.
 
-    Args:
-        config: Complete.
-        obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
-        asked: `learner` of the space.
-
-    Raises:
-        TrialError: The space asks for the fused one, and this process cannot have it.
+    `obstacle` is that of `learner_obstacle` without what the study sets, or empty; `asked` is `learner` of the space.
+    A `TrialError` says that the space asks for the fused one, and that this process cannot have it.
     """
     if issubclass(config.algo_class, IMPALA):
         # Where the training step is RLlib's own, the learner's thread is watched.

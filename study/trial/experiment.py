@@ -97,7 +97,7 @@ def make_environment(
     """Return one environment of a configuration, made as RLlib makes it, with an `env_config` of its own.
 
     `environments` makes those that a script has registered and Ray does not know here. The two numbers are those of the
-    runner, and of the environment in it. Whatever making it raises passes through.
+    runner, and of the environment in it.
     """
     workers = max(config.num_env_runners or 0, 1)
     context = EnvContext(config.env_config, worker_index=worker_index, vector_index=vector_index, num_workers=workers)

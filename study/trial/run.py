@@ -83,10 +83,7 @@ class TrialRun:
     def advance(self) -> TrialResult:
         """Train one iteration, or evaluate where a point of the budget was passed; return what is to be recorded.
 
-        A trial of a throughput study has neither evaluations nor a policy.
-
-        Raises:
-            TrialError: The trial cannot go on.
+        A trial of a throughput study has neither evaluations nor a policy. A `TrialError` ends the trial.
         """
         policy = None
         if self._evaluates:
@@ -187,8 +184,7 @@ def read_built(
 ) -> tuple[list[Place], TrialBuilt]:
     """Wait for the processes of a trial; return where they are, the main one first, and the record of what was built.
 
-    Raises:
-        TrialError: A process did not answer in time, or what was built is not what was asked.
+    A `TrialError` says that a process did not answer in time, or that what was built is not what was asked.
     """
     resources, is_remote = spec.resources, algorithm.config.num_env_runners > 0
     reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
