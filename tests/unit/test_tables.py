@@ -12,17 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answers import Answer, Fact
-from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import MOST, Report, make_report, parse_formats, to_html, write
+from analysis.report import MOST, make_report, parse_formats, to_html, write
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
 from analysis.tables.table import Table, TableColumn, estimate, table_of, text_table, without_rows, wrapped
 from study.errors import AnalysisError
 from study.statistics import Estimate, without_interval
 from tests import holdup
+from tests.examples import example
 from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
 from tests.values import replace
 
@@ -268,82 +267,42 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(folder, tmp_pa
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 
 
-def made(key, conclusion="It is so.", **more):
-    columns = (TableColumn("x", "s", "", "A number."),)
-    frame = pd.DataFrame({"x": [1]})
-    return Table(key=key, title=f"Table {key}", frame=frame, columns=columns, conclusion=conclusion, n=1, **more)
-
-
-def empty(key, why="Nothing to show."):
-    return without_rows(key, f"Table {key}", why)
-
-
-def bars(ax, frame):
-    ax.barh(frame["name"], frame["value"])
-    ax.set_xlabel("value [1]")
-
-
-def picture(key="efficiency", **more):
-    frame = pd.DataFrame({"name": ["one", "two"], "value": [0.3, 0.7]})
-    return Figure(key=key, title=f"Picture {key}", alt="One is 0.3.", caption="Bars.", frame=frame, paint=bars, **more)
-
-
-PICTURE = picture()
-ANSWER = Answer(
-    kind="throughput",
-    findings=(
-        Fact(role="answer", text="Batch 64 learnt best."),
-        Fact(role="support", text="It is a fact."),
-        Fact(role="unknown", text="other seeds.", command="python run_study.py --space x.yaml"),
-        Fact(role="limit", text="It is one run."),
-    ),
-    setting="train_batch_size: 64  lr: 1e-3",
-    rows=made("answer"),
-    figure="efficiency",
-)
-
-
-def build(tables, figures, **changes):
-    values = {"name": "demo", "source": "studies/demo", "summary": "A study.", "answer": ANSWER}
-    return Report(**{**values, "tables": tuple(tables), "figures": tuple(figures), **changes})
-
-
-def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty():
-    tables = [made("T2"), empty("T3"), *(made(key) for key in ("T5", "T8", "T1"))]
-    report = build(tables, [PICTURE, *(picture(f"p{number}") for number in range(8))])
-    assert [each.key for each in report.shown_tables] == ["T2", "T5"], "those of the study's question"
-    assert len(report.shown_figures) == MOST - 1, "one stands beside the answer"
-    assert "`T1` (Table T1)" in report.files[0], "what is left out is a file"
-
-
-def test_names_and_reasons_are_text_and_never_elements():
-    hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
-    facts = tuple(Fact(role=role, text=HOSTILE) for role in ("answer", "support", "unknown", "limit"))
-    report = build(
-        [made("T2", HOSTILE, notes=(HOSTILE,), definitions=(HOSTILE,))],
-        [hostile, absent("phases", HOSTILE, HOSTILE)],
-        name=HOSTILE,
-        summary=HOSTILE,
-        answer=replace(ANSWER, findings=facts),
-    )
-    seen = Outline(to_html(report)).seen
-    assert "script" not in {tag for tag, _ in seen}
-    assert all(named.get("class") == "picture" for tag, named in seen if tag == "img")
-    assert not any(name.startswith("on") for _, named in seen for name in named)
-    assert "&lt;script&gt;" in to_html(report)
-
-
 @pytest.fixture(scope="module")
 def report():
     truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048), (2, 4096)), blocks=3, failed=1)
     return make_report(Study(study(planted_runs(truth, np.random.default_rng(2)))))
 
 
-@pytest.fixture(scope="module")
-def small():
-    """A report that is quickly written: two tables, a figure and one that is missing."""
-    tables = [made("T1"), made("T2", "Twice as fast."), empty("T3")]
-    return build(tables, [PICTURE, absent("score", "Score", "Refused. Fix: none.")])
+def filled(report, text):
+    """Return a report with a text wherever a study's names, reasons and sentences stand."""
+    facts = tuple(replace(each, text=text) for each in report.answer.findings)
+    words = {"title": text, "conclusion": text, "notes": (text,), "definitions": (text,)}
+    tables = [
+        replace(each, frame=each.frame.assign(**dict.fromkeys(each.frame.select_dtypes("string"), text)), **words)
+        for each in report.tables
+    ]
+    figures = tuple(replace(each, title=text, alt=text, caption=text) for each in report.figures)
+    told = {"name": text, "summary": text, "answer": replace(report.answer, findings=facts)}
+    return replace(report, tables=tuple(tables), figures=figures, **told)
+
+
+@pytest.mark.parametrize("name", ["planted", "example_throughput", "example_study", "example_coinrun"])
+def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty(report, name):
+    made = report if name == "planted" else make_report(example(name))
+    above, below = [each.key for each in made.answer.tables], [each.key for each in made.shown_tables]
+    assert 1 <= len(above) + len(below) <= MOST and not {*above} & {*below}
+    assert not any(each.empty for each in made.shown_tables)
+    assert (made.beside is not None) + len(made.shown_figures) <= MOST
+    assert all(f"`{each.key}` ({each.title})" in made.files[-2] for each in made.tables if not each.empty)
+
+
+def test_names_and_reasons_are_text_and_never_elements(report):
+    page = to_html(filled(report, HOSTILE))
+    seen = Outline(page).seen
+    assert "script" not in {tag for tag, _ in seen}
+    assert all(named.get("class") == "picture" for tag, named in seen if tag == "img")
+    assert not any(name.startswith("on") for _, named in seen for name in named)
+    assert page.count("&lt;script&gt;") > 10
 
 
 def test_a_page_is_whole_and_asks_for_nothing(report):
@@ -371,21 +330,19 @@ def test_formats_are_some_of_those_that_there_are():
             parse_formats(text)
 
 
-def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
-    (tmp_path / "figures").mkdir(parents=True)
-    (tmp_path / "tables").mkdir()
-    names = ("figures/score.svg", "tables/prices.csv")
-    stale = [tmp_path / name for name in names]
-    for file in (*stale, tmp_path / "figures" / "mine.svg"):
+def test_the_files_are_all_there_and_stale_ones_go(report, tmp_path):
+    drawn, missing = ([each.key for each in report.figures if each.drawn is is_drawn] for is_drawn in (True, False))
+    stale = [tmp_path / f"figures/{missing[0]}.svg", tmp_path / "tables/answer.csv"]
+    for file in (*stale, mine := tmp_path / "figures" / "mine.svg"):
+        file.parent.mkdir(exist_ok=True)
         file.write_text("of an earlier report")
-    files = write(small, tmp_path, ("html", "csv", "tex"))
+    files = write(report, tmp_path, ("html", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
     assert all(file.stat().st_size > 0 for file in files)
-    names = {file.relative_to(tmp_path).as_posix() for file in files}
-    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("csv", "tex")}
-    pictures = {f"figures/efficiency.{form}" for form in ("svg", "png", "csv", "pdf")}
-    assert names == {"report.html", *forms, *pictures}
-    assert not any(file.exists() for file in stale)
-    assert (tmp_path / "figures" / "mine.svg").exists()
+    forms = {f"tables/{each.key}.{form}" for each in report.tables for form in ("csv", "tex")}
+    pictures = {f"figures/{key}.{form}" for key in drawn for form in ("svg", "png", "csv", "pdf")}
+    assert {file.relative_to(tmp_path).as_posix() for file in files} == {"report.html", *forms, *pictures}
+    assert mine.exists() and not any(file.exists() for file in stale)
     with (tmp_path / "tables" / "T2.csv").open() as lines:
-        assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [row["num_env_runners"] for row in rows] == ["2", "4", "8"]
