@@ -158,8 +158,8 @@ def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome
     }
     for iteration in range(1, length + 1 if final is not None else max(length // 2, 1) + 1):
         rate = steps / pace if iteration > WARMUP_ITERATIONS else None
-        one = reported.iteration(iteration, steps=steps, seconds=pace, env_steps_per_s=rate, **metrics)
-        one = replace(one, trial=number, attempt=1)
+        whose = {"trial": number, "attempt": 1, "steps": steps, "seconds": pace}
+        one = reported.iteration(iteration, **whose, env_steps_per_s=rate, **metrics)
         yield one
         before, progress = (
             progress_of(spec.budget, request.iterations, env_steps=steps * done, iterations=done, time_s=pace * done)
@@ -169,7 +169,7 @@ def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
             returns = [mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean]
-            yield replace(reported.evaluation(one, *returns, progress=progress), eval_time_s=0.1)
+            yield reported.evaluation(one, *returns, progress=progress)
     yield TrialEnded(
         trial=number,
         attempt=1,

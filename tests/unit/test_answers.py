@@ -166,9 +166,6 @@ def test_what_every_view_says_is_a_fact(name):
     assert {figure.title for figure in opened.figures.values()} <= facts | subjects
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
 def assert_nothing_overlaps(each):
     """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
     with figure.rc_context(figure.RC):

@@ -69,12 +69,29 @@ def certified(path: Path, spec: StudySpec, outcome: holdup.Outcome = holdup.outc
     return content
 
 
-# --- the figures -----------------------------------------------------------------------------------------------------
+def any_outcome(number: int) -> holdup.Outcome:
+    """Return what trials of a study come to: each arm has a mean, a spread and a share of failures of its own."""
+
+    def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
+        if request.name is None:  # nobody knows yet which setting becomes which arm
+            return holdup.outcome(request, rule)
+        arm = (number, request.name, request.num_env_runners)
+        spread, fails = 25 * (1.1 + holdup.luck("spread", *arm)), holdup.luck("fails", *arm) > 0.4
+        if fails and (chance := holdup.luck("fails", request.seed, *arm)) > 0.5:
+            return None if chance > 0.75 else math.nan
+        return 455 + 40 * holdup.luck("mean", *arm) + spread * holdup.luck(request.seed, *arm)
+
+    return outcome
 
 
-def test_code_that_shares_nothing_with_the_product_finds_the_same_figures(study: StudyFolder) -> None:
-    for folder in (Path(analysis.__file__).parent / "example_study", study.path):
-        assert differing(folder) == {}
+def test_code_that_shares_nothing_with_the_product_finds_the_same_figures() -> None:
+    assert differing(Path(analysis.__file__).parent / "example_study") == {}
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_so_it_does_whatever_the_runs_come_to(tmp_path: Path, spec: StudySpec, number: int) -> None:
+    certified(tmp_path / "demo", spec, any_outcome(number))
+    assert differing(tmp_path / "demo") == {}
 
 
 def test_an_arm_has_the_figures_that_a_hand_computes(certificate: Content) -> None:
@@ -89,12 +106,12 @@ def test_an_arm_has_the_figures_that_a_hand_computes(certificate: Content) -> No
     assert figures["timing"] == {"emulated": 8}
 
 
-def when(name: str, scale: int, value: float | None, *, odd: bool = False, seed: int | None = None) -> holdup.Outcome:
-    """Return the planted truth, but for the runs of an arm: all, those on odd seeds, or that on one seed."""
+def when(name: str, scale: int, value: float, *, odd: bool = False) -> holdup.Outcome:
+    """Return the planted truth, but for the runs of an arm: all, or those on odd seeds."""
 
     def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
         other = (request.name, request.num_env_runners) == (name, scale) and (not odd or request.seed % 2)
-        return value if other and seed in (None, request.seed) else holdup.outcome(request, rule)
+        return value if other else holdup.outcome(request, rule)
 
     return outcome
 
@@ -151,19 +168,6 @@ def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study: StudyFold
     cut = certified(tmp_path / "demo", changed)["environment"]["kwargs"]
     assert cut == {"render_mode": None, "levels": ["…/a.json"]}
 
-
-@pytest.mark.parametrize("value", [None, math.nan])
-def test_a_run_that_failed_or_has_no_number_counts_everywhere(
-    tmp_path: Path, spec: StudySpec, value: float | None
-) -> None:
-    found = certified(tmp_path / "demo", spec, when("winner", 6, value, seed=7203))
-    figures = found["arms"]["winner@6"]
-    assert (figures["n"], figures["n_failed"], figures["solved"], figures["n_censored"]) == (8, 1, 7, 1)
-    assert figures["score"]["value"] == pytest.approx(found["arms"]["winner@3"]["score"]["value"] * 7 / 8, rel=0.05)
-    assert found["verdict"]["sentence"] == "does not hold up"  # of eight no run may miss the target
-
-
-# --- verification ----------------------------------------------------------------------------------------------------
 
 CHANGED: Content = {
     "arms.winner@6.score.value": 0.99,

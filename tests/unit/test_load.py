@@ -166,8 +166,6 @@ def test_a_space_of_another_version_is_shown_as_written(study):
     assert any("not one of this version" in problem and "budget.env_steps" in problem for problem in data.problems)
 
 
-# --- fingerprints -------------------------------------------------------------------------------------------------
-
 EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
 
 

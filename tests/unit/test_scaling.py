@@ -68,9 +68,6 @@ def one(rows, quantity, **where):
     return found["estimate"]
 
 
-# --- ratios and rates ---------------------------------------------------------------------------------------------
-
-
 def test_speed_up_and_efficiencies_of_a_worked_example():
     # T(1) = 10 s, T(4) = 4 s: S = 2.5, E_n = 0.625, E_P = 2.5 * 2 / 5 = 1.
     runs = made(run(1, 10.0), run(4, 4.0))
@@ -221,9 +218,6 @@ def test_neither_the_unit_of_time_nor_the_order_of_rows_matters(factor, random):
     assert values([*clock.cells(select(slower))], "iteration_time_s") == pytest.approx(
         [factor * each for each in values([*clock.cells(select(frame))], "iteration_time_s")]
     )
-
-
-# --- phases -------------------------------------------------------------------------------------------------------
 
 
 def test_phases_are_those_planted():

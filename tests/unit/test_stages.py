@@ -107,9 +107,6 @@ def essence(path):
     return taken, started, ended
 
 
-# --- whatever happens, the same decisions ----------------------------------------------------------------------------
-
-
 class Sessions(RuleBasedStateMachine):
     """Trials start, end in any order and are lost, drivers are killed; the model is a study that nothing disturbed.
 
@@ -203,9 +200,6 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
     assert essence(tmp_path) == essence(undisturbed)
 
 
-# --- what is chosen --------------------------------------------------------------------------------------------------
-
-
 def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
     drive = Drive(tmp_path, space(holdup={"num_settings": 24}))
     assert drive.run().reason == "complete"
@@ -279,9 +273,6 @@ def lines_of(spec, outcome=holdup.outcome, *, until=None):
 
 def folded(lines):
     return synthetic.fold((line.record, line.time) for line in lines)
-
-
-# --- seeds and episodes ----------------------------------------------------------------------------------------------
 
 
 def seeds_played(row, spec):

@@ -35,18 +35,12 @@ def ends(estimate):
     return estimate.value, estimate.low, estimate.high
 
 
-# Estimate
-
-
 def test_an_estimate_reads_as_a_table_cell():
     estimate = Estimate(value=0.931, low=0.9, high=0.957, n=20, level=0.95, method="Student t")
     assert str(estimate) == "0.93 [0.90, 0.96] (n=20)"
     alone = statistics.mean_interval([0.93])
     assert str(alone) == "0.93 (n=1, no interval)"
     assert ends(alone) == (0.93, -np.inf, np.inf)
-
-
-# Means
 
 
 def test_one_and_two_samples_as_r():
@@ -165,9 +159,6 @@ def test_below_five_runs_of_two_kinds_there_is_no_interval():
             estimate(few, [True])
 
 
-# Shares
-
-
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
     # Newcombe, Statistics in Medicine 17 (1998), table I, method 5.
@@ -177,9 +168,6 @@ def test_shares_as_newcombe(successes, n, low, high):
     estimate = statistics.rate_interval(successes, n)
     np.testing.assert_allclose(ends(estimate), [successes / n, low, high], atol=5.1e-5)
     assert estimate.n == n
-
-
-# Times
 
 
 def test_the_leukaemia_trial():
@@ -205,9 +193,6 @@ def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_succes
     assert not nothing.has_interval
     same = statistics.ratio_of_restricted_means([2.0] * 5, [True] * 5, [1.0] * 5, [True] * 5, horizon=5)
     assert ends(same) == (2, 2, 2)
-
-
-# Comparisons
 
 
 @given(st.lists(SCORES, min_size=2, max_size=5), st.lists(SCORES, min_size=2, max_size=4))
@@ -241,8 +226,6 @@ def test_holm_as_r():
     np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
     np.testing.assert_allclose(statistics.holm([0.5, 0.6]), [1.0, 1.0])
 
-
-# Refusals
 
 RNG = generator()
 GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]

@@ -244,9 +244,6 @@ def test_bad_input_gives_every_table_with_a_sentence(rows, words):
             assert each.n_failed == sum(row["status"] == "failed" for row in rows), each.key
 
 
-# --- hold-up ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     spec = holdup.holdup_spec()
