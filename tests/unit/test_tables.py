@@ -17,9 +17,8 @@ from analysis.opened import Study
 from analysis.report import MOST, make_report, parse_formats, to_html, write
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
-from analysis.tables.table import Table, TableColumn, estimate, table_of, text_table, without_rows, wrapped
+from analysis.tables.table import Table, TableColumn, estimate, text_table, without_rows, wrapped
 from study.errors import AnalysisError
-from study.statistics import Estimate, without_interval
 from tests import holdup
 from tests.examples import example
 from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
@@ -43,34 +42,6 @@ class Outline(HTMLParser):
 
 NASTY = '50_% & #1 {a|b} <i> ~^ \\ "q"\nline'
 INFINITE = float("inf")
-EXACT = Estimate(value=1.0, low=1.0, high=1.0, n=1, level=0.95, method="by definition")
-KNOWN = Estimate(value=1.9321, low=1.9, high=1.96, n=3, level=0.95, method="t")
-SINGLE = without_interval(3.4567, n=1, level=0.95, method="t")
-COLUMNS = (
-    TableColumn("num_env_runners", "1", "n", "Runners."),
-    TableColumn("speed_up", "1", "S", "T(n_ref) / T(n).", estimate=True),
-    TableColumn("iteration_time_s", "s", "T", "Seconds."),
-    TableColumn("why", "", "", "Words."),
-    TableColumn("never", "1", "never", "Without any value."),
-)
-ROWS = [
-    {"num_env_runners": 1, "speed_up": EXACT, "iteration_time_s": 2.0, "why": "plain"},
-    {"num_env_runners": 2, "speed_up": KNOWN, "iteration_time_s": 1.0351, "why": NASTY},
-    {"num_env_runners": 4, "speed_up": SINGLE, "iteration_time_s": 1 / 3},
-    {"num_env_runners": 1000, "why": ""},
-]
-TABLE = table_of(
-    "T2",
-    "Strong scaling",
-    COLUMNS,
-    ROWS,
-    "At 2 runners the speed-up is 1.93 [1.90, 1.96].",
-    n=7,
-    n_failed=1,
-    excluded={"oversubscribed": 2, "emulated": 0},
-    definitions=("S(n) = T(n_ref) / T(n).",),
-    notes=("A note with 5 % & more.",),
-)
 
 
 @pytest.mark.parametrize(
@@ -103,33 +74,47 @@ def test_what_is_shown_of_an_estimate_is_the_estimate_rounded(value, below, abov
     assert ends == pytest.approx([value - below, value + above], abs=off)
 
 
-def test_csv_keeps_every_digit_and_says_the_rest_above():
-    text = TABLE.to_csv()
-    back = pd.read_csv(io.StringIO(text), comment="#")
-    assert list(back) == [*TABLE.frame]
-    assert back["iteration_time_s"].tolist()[:3] == [2.0, 1.0351, 1 / 3]
-    assert back["speed_up"].tolist()[:3] == [1.0, 1.9321, 3.4567]
-    ends = back[["speed_up_low", "speed_up_high"]]
-    assert ends.loc[1].tolist() == [1.9, 1.96]
-    assert ends.isna().all(axis=1).tolist() == [True, False, True, True]
-    assert back["why"][1] == NASTY
-    assert "# n = 7 runs, 1 failed; left out: 2 (oversubscribed)." in text.splitlines()
-    assert "# At 2 runners the speed-up is 1.93 [1.90, 1.96]." in text.splitlines()
-    assert "# speed_up [1]: T(n_ref) / T(n)." in text.splitlines()
+def table(name, rows, **changes):
+    return table_by_name(name, Study(study(rows, **changes)))
 
 
-def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown():
-    natural = max(map(len, text_table(TABLE, 1_000).splitlines()))
-    assert text_table(TABLE, natural) == text_table(TABLE, 1_000)
-    assert "[1.90, 1.96]" not in text_table(TABLE, natural - 1), "a narrow one leaves the intervals out"
-    assert max(map(len, TABLE.to_text(40).splitlines())) <= 40
+@pytest.fixture(scope="module")
+def scaling():
+    others = [run(90, timing="oversubscribed"), run(91, status="failed", timing="tainted")]
+    return table("strong_scaling", [*amdahl((1, 2, 4, 8), blocks=2), *others])
+
+
+def test_csv_keeps_every_digit_and_says_the_rest_above(scaling):
+    for one in (scaling, *example("example_study").tables.values(), *example("example_throughput").tables.values()):
+        if not one.empty:
+            back = pd.read_csv(io.StringIO(one.to_csv()), comment="#")
+            assert list(back) == [*one.frame] and len(back) == len(one.frame)
+            for name in one.frame.select_dtypes("number"):
+                values = one.frame[name].astype(float).replace([INFINITE, -INFINITE], np.nan)
+                assert back[name].astype(float).equals(values.reset_index(drop=True)), (one.key, name)
+    lines = scaling.to_csv().splitlines()
+    assert (
+        "# n = 8 runs, 1 failed; left out: 1 (oversubscribed)." in lines
+        and f"# Engine unknown: {scaling.conclusion}" in lines
+    )
+    assert any(line.startswith("# speed_up [1]: ") for line in lines)
+
+
+def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown(scaling):
+    natural = max(map(len, text_table(scaling, 1_000).splitlines()))
+    assert text_table(scaling, natural) == text_table(scaling, 1_000)
+    assert ("[" in text_table(scaling, natural), "[" in text_table(scaling, natural - 1)) == (True, False)
+    assert max(map(len, scaling.to_text(natural).splitlines())) <= natural
     assert wrapped(f"{'x' * 30} well-known 5 %", 12) == f"{'x' * 30}\nwell-known\n5 %"
-    frame = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]})
-    many = Table(key="T2", title="", frame=frame, columns=(COLUMNS[3],), conclusion="")
+    frame, column = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]}), TableColumn("why", "", "", "Words.")
+    many = Table(key="T2", title="", frame=frame, columns=(column,), conclusion="")
     for text in (many.to_markdown(), many.to_latex(), Outline(many.to_html()).text):
         assert ("row 299." in text, "row 300." in text) == (True, False)
         assert "700 more rows; the CSV has all of them." in text
     assert "row 999." in many.to_csv() and "more rows" not in many.to_csv()
+    odd = replace(many, frame=pd.DataFrame({"why": [NASTY]}))
+    assert r"50\_\% \& \#1" in odd.to_latex()
+    assert pd.read_csv(io.StringIO(odd.to_csv()), comment="#")["why"].tolist() == [NASTY]
 
 
 def test_a_table_without_rows_says_why_in_every_format():
@@ -139,17 +124,7 @@ def test_a_table_without_rows_says_why_in_every_format():
         assert "Nothing ran. Run: x" in text
         assert "2 failed" in text
     assert "tabular" not in empty.to_latex()
-    assert r"50\_\% \& \#1" in TABLE.to_latex()
     assert "<table" not in empty.to_html()
-
-
-# --- of studies ---------------------------------------------------------------------------------------------------
-
-SCALES = (1, 2, 4, 8, 16)
-
-
-def table(name, rows, **changes):
-    return table_by_name(name, Study(study(rows, **changes)))
 
 
 def confounded(*, complete=False):
@@ -217,21 +192,24 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
 
+def ended_as(status):
+    return [run(n, runners=n, status=status, timing=None, reason="it broke") for n in (1, 2, 4)]
+
+
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "words", "said"),
     [
-        ([], "No run is finished with a measured clock"),
-        (amdahl((4,)), "There is one scale only"),
-        (amdahl(blocks=1), "the speed-up is 8.26 (one run)"),
-        (
-            [run(n, runners=n, status="failed", timing="tainted") for n in (1, 2, 4)],
-            "No run is finished with a measured",
-        ),
-        ([*amdahl((1, 2)), run(90, runners=4, status="running", timing=None)], "From 1 to 2 runners"),
+        ([], "No run is finished with a measured clock", "No answer yet: 0"),
+        (amdahl((4,)), "There is one scale only", ""),
+        (amdahl(blocks=1), "the speed-up is 8.26 (one run)", ""),
+        (ended_as("failed"), "No run is finished with a measured", "All 3 trials failed"),
+        (ended_as("running"), "No run is finished with a measured", "No answer yet: 0"),
+        (ended_as("interrupted"), "No run is finished with a measured", "No answer"),
+        ([*amdahl((1, 2)), run(90, runners=4, status="running", timing=None)], "From 1 to 2 runners", ""),
     ],
-    ids=["empty", "one scale", "one seed", "all failed", "still running"],
+    ids=["empty", "one scale", "one seed", "all failed", "all running", "interrupted", "still running"],
 )
-def test_bad_input_gives_every_table_with_a_sentence(rows, words):
+def test_bad_input_gives_an_answer_and_every_table_with_a_sentence(rows, words, said):
     tables = [*Study(study(rows)).tables.values()]
     assert [each.key for each in tables] == [key for key, *_ in TABLES.values()]
     assert words in tables[0].conclusion
@@ -242,6 +220,10 @@ def test_bad_input_gives_every_table_with_a_sentence(rows, words):
             assert "None" not in text.replace(each.conclusion, "")
         if not each.frame.empty or each.key in ("T2", "T3", "T5", "T8", "T11"):
             assert each.n_failed == sum(row["status"] == "failed" for row in rows), each.key
+    for kind in ("search", "throughput", "holdup"):
+        answer = Study(study(rows, kind=kind, sheet={"num_trials": 5})).answer()
+        assert answer.sentence.startswith(said if said[:3] != "All" or kind != "holdup" else "")
+        assert answer.unknown and "nan" not in answer.to_text().lower().split()
 
 
 @pytest.fixture(scope="module")
