@@ -32,10 +32,8 @@ def triples(frame: pd.DataFrame) -> Iterator[tuple[str, Triple]]:
 
 def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
     """Yield where and what a reader is shown: tables, figures, the answer's tables."""
-    answer = study.answer()
-    frames = [(table.key, table.frame) for table in study.tables.values()]
+    frames = [(table.key, table.frame) for table in (*study.tables.values(), *study.answer().tables)]
     frames += [(figure.key, figure.frame) for figure in study.figures.values() if figure.drawn]
-    frames += [("answer", table.frame) for table in (answer.rows, answer.prices) if table is not None]
     for key, frame in frames:
         for column, triple in triples(frame):
             yield key, column, triple
@@ -43,13 +41,10 @@ def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
 
 def sentences(study: Study) -> Iterator[tuple[str, str]]:
     """Yield every text beside the numbers: conclusions, notes, titles, captions, the answer."""
-    for table in study.tables.values():
-        for text in (table.conclusion, *table.notes):
-            yield table.key, text
-    for figure in study.figures.values():
-        for text in (figure.title, figure.alt, figure.caption):
-            yield figure.key, text
-    yield "answer", study.answer().to_text()
+    texts = [(table.key, table.conclusion, *table.notes) for table in study.tables.values()]
+    texts += [(figure.key, figure.title, figure.alt, figure.caption) for figure in study.figures.values()]
+    for key, *own in (*texts, ("answer", study.answer().to_text())):
+        yield from ((key, text) for text in own)
 
 
 def known(study: Study) -> np.ndarray:
