@@ -16,9 +16,9 @@ import orjson
 from pydantic import BaseModel
 
 from study.engine import engine_of
-from study.harmless import mask_arguments
 from study.space.parameters import PARAMETERS, SCALE, Value
 from study.space.sections import LEARNERS, EnvironmentSpec, EvaluationSpec, NetworkSpec
+from study.text import mask_arguments
 
 BATCH = "train_batch_size"
 ENGINE = "engine"

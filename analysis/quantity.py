@@ -56,6 +56,13 @@ QUANTITIES: dict[str, Quantity] = {}
 """Name -> quantity."""
 
 
+_GRAINS = (
+    *("certificate", "setting", "square", "cell", "price", "strong", "weak", "phases", "bound", "target", "model"),
+    "given",
+)
+"""What quantities are of, in the order of the frame: whatever module was imported first."""
+
+
 def declare(grain: str, name: str, unit: str, label: str, definition: str, of: Compute | None = None) -> None:
     """Declare a quantity whose function needs no name of its own."""
     QUANTITIES[name] = Quantity(name=name, unit=unit, label=label, definition=definition, grain=grain, of=of)
@@ -150,8 +157,9 @@ _USUAL: Row = {"workload": "", "arm": "", "basis": "measured", "n_censored": 0, 
 
 
 def frame_of(rows: Iterable[Row], *, kind: str, engine: str) -> pd.DataFrame:
-    """Return the frame of all estimates: quantities in the order of `QUANTITIES`, each in the order of its rows."""
-    place = {name: number for number, name in enumerate(QUANTITIES)}
+    """Return the frame of all estimates: quantities by what they are of, each in the order of its rows."""
+    names = sorted(QUANTITIES, key=lambda name: _GRAINS.index(QUANTITIES[name].grain))
+    place = {name: number for number, name in enumerate(names)}
     columns: dict[str, list[Any]] = {name: [] for name in DTYPES}
     for each in sorted(rows, key=lambda each: place[each["quantity"]]):
         value, low, high, n = in_frame(each["estimate"])

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from study.errors import RecordError, SpaceError
-from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import StudyOpened, read_lines
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, mask_credentials, one_line
 
 Driver = Literal["working", "ended", "gone", "packed"]
 """`gone`: it neither holds the folder nor has said that it ended. `packed`: a published copy, which has none."""
@@ -223,7 +222,7 @@ def cautions(spec: StudySpec, rows: Iterable[TrialRow]) -> Iterator[str]:
     if not spec.learns:
         return
     finished = [row for row in rows if row.status == "finished" and row.summary.get("final_return") is not None]
-    if cut := [row for row in finished if row.all_cut]:
+    if cut := [row for row in finished if (last := row.last_evaluation) and last.num_cut == len(last.returns)]:
         yield (
             f"Episodes that never end: in {len(cut)} of {count(len(finished), 'finished trial')} every episode of the "
             f"last evaluation was cut at evaluation.max_episode_steps={spec.evaluation.max_episode_steps}, and its "

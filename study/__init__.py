@@ -1,20 +1,9 @@
-"""Scaling studies of RLlib: `load_space` reads a space file, `run_study` runs it; `fast` makes a PPO faster by itself.
-
-Importing this imports no engine.
-"""
+"""Scaling studies of RLlib: `load_space` reads a space file, `run_study` runs it; `fast` makes a PPO faster alone."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from study.errors import (
-    AnalysisError,
-    ClusterError,
-    RecordError,
-    SpaceError,
-    StudyError,
-    TrackingError,
-    TrialError,
-)
+from study.errors import AnalysisError, ClusterError, RecordError, SpaceError, StudyError, TrackingError, TrialError
 
 if TYPE_CHECKING:
     from study.adopted.loading import load_space

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from study.harmless import printable
+from study.text import printable
 
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""

@@ -24,14 +24,13 @@ import psutil
 
 from study.designs.registry import make_plan, private_shape
 from study.errors import ClusterError, StudyError, in_one_line
-from study.harmless import one_line
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import current_job, file_system_of, is_network, machine_key, memory_mb, this_node
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
 from study.machine.shape import LOCAL, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, ask_mlflow, asked_uri, check_tracking_uri, sqlite_path
 from study.space.spec import StudySpec
-from study.text import count, gigabytes, listed
+from study.text import count, gigabytes, listed, one_line
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
@@ -365,8 +364,8 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
         found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
         fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."
         yield Finding("warn", found, fix)
-    largest = max(needs, key=lambda each: (each.num_cpus, each.memory_mb))
-    need = f"{count(largest.num_cpus, 'CPU')} and {gigabytes(largest.memory_mb)}"
+    largest = max(needs, key=lambda each: each.total)
+    need = f"{count(largest.total.num_cpus, 'CPU')} and {gigabytes(largest.total.memory_mb)}"
     runners = f"{count(largest.num_env_runners, 'runner')}, {largest.execution}"
     yield Finding("ok", f"its largest trial fits with {need} ({runners})")
 

@@ -2,8 +2,7 @@
 
     StudyError
     ├── SpaceError(ValueError)      the space file, or an option, is wrong: nothing was started
-    ├── ClusterError(RuntimeError)  Ray cannot be reached, or the plan does not fit it
-    ├── LaunchError(RuntimeError)   a job cannot be submitted, or Ray does not start on its hosts
+    ├── ClusterError(RuntimeError)  a job cannot be submitted, Ray cannot be reached, or the plan does not fit it
     ├── TrackingError(RuntimeError) MLflow cannot be reached at a first start
     ├── RecordError(ValueError)     the records of a study cannot be trusted
     ├── TrialError(RuntimeError)    one trial went wrong: it becomes a FAILED row
@@ -64,11 +63,7 @@ def _sentence(rule: str, got: str) -> str:
 
 
 class ClusterError(StudyError, RuntimeError):
-    """Ray cannot be reached, or the plan does not fit the cluster."""
-
-
-class LaunchError(StudyError, RuntimeError):
-    """A job cannot be submitted, or Ray does not start on its hosts."""
+    """A job cannot be submitted, Ray cannot be reached, or the plan does not fit the cluster."""
 
 
 class TrackingError(StudyError, RuntimeError):
@@ -99,20 +94,16 @@ class AnalysisError(StudyError, ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One problem of a space file or of an option.
-
-    Attributes:
-        where: Field or option that is wrong: "parameters.lr".
-        rule: What must hold: "`low < high` must hold".
-        got: What was found instead; empty where the rule says it already.
-        fix: What to do, as a sentence.
-        line: Line of the file; None where the problem is in no line.
-    """
+    """One problem of a space file or of an option; `line` is None where the problem is in no line of a file."""
 
     where: str
+    """Field or option that is wrong: "parameters.lr"."""
     rule: str
+    """What must hold: "`low < high` must hold"."""
     got: str = ""
+    """What was found instead; empty where the rule says it already."""
     fix: str
+    """What to do, as a sentence."""
     line: int | None = None
 
     @property

@@ -38,7 +38,7 @@ class Metric:
 
     Attributes:
         unit: SI-like unit; `1` for pure numbers.
-        section: Where TensorBoard shows it, such as `speed`; empty where no mirror gets it.
+        section: Where TensorBoard shows it, such as `speed`; empty where no mirror, MLflow neither, gets it.
         of_trial: What the column of this name in a table of trials holds: the `mean` over the timed iterations (those
             after the warm-up), the `weighted mean` by their time, or the `total`, `largest` or `smallest` value of all
             iterations or evaluations; None: a table of trials has no such column.
@@ -69,11 +69,6 @@ class Metric:
             return value if value is not None and math.isfinite(value) else None
         found: float | None = getattr(measured, self.name) if self.how is None else self.how(measured, *spec)
         return found
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether MLflow and TensorBoard get it too."""
-        return bool(self.section)
 
     @property
     def whole(self) -> bool:

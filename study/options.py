@@ -1,7 +1,4 @@
-"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine.
-
-A wrong option or argument is a `SpaceError` everywhere.
-"""
+"""What commands share: how their help looks, common options, and what these mean for a space. Imports no engine."""
 
 import atexit
 import contextlib
@@ -21,7 +18,7 @@ import typer
 from study.adopted.loading import load_space, words
 from study.console import say
 from study.errors import SpaceError, wrong_option
-from study.space.space_file import read_space, written
+from study.space.parsing import read_space, written
 from study.space.spec import StudySpec
 
 Space = Annotated[
@@ -81,13 +78,11 @@ def with_options_of(kind: type) -> Callable[[Callable[..., None]], Callable[...,
 
 def one_space(argument: str | None, option: str | None) -> str:
     """Return the space that the command line names, by its place or by `--space`."""
-    if argument and option and argument != option:
-        got = f"'{argument}' and '{option}'"
-        raise wrong_option("--space", "must be named once", got=got, fix="Keep one of them.")
-    if named := argument or option:
-        return named
-    fix = "Name a file, or one of search_spaces/: --space quickstart.yaml."
-    raise wrong_option("--space", "must be given", got="none", fix=fix)
+    named = {argument, option} - {None, ""}
+    if len(named) != 1:
+        rule, got = f"must be {'named once' if named else 'given'}", " and ".join(sorted(map(repr, named))) or "none"
+        raise wrong_option("--space", rule, got=got, fix="Name one file, or one of search_spaces/: quickstart.yaml.")
+    return str(named.pop())
 
 
 def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:
@@ -115,8 +110,7 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
 @functools.cache
 def say_that_it_runs(script: str) -> None:
     """Say once that the code of a script runs now."""
-    text = f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts."
-    say(text, error=True)
+    say(f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts.", error=True)
 
 
 @contextlib.contextmanager
@@ -131,7 +125,7 @@ def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
 
 
 def load(space: str, given: list[str] | None, trials: int | None) -> StudySpec:
-    """Return the space as the command line changes it; a script that it names is run, and the person reads so."""
+    """Return the space as the command line changes it; a script that it names is run, which is said."""
     if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
         say_that_it_runs(script)
     return load_space(space, overrides=overrides_of(given, trials))
@@ -143,15 +137,11 @@ def overrides_of(given: list[str] | None, trials: int | None) -> list[str]:
 
 
 def as_run(file: Path, changes: list[str]) -> str:
-    """Return the space as it is run: the file, or its content with what the command line changes.
-
-    Then without the file's comments, which may say something else of a value that was changed.
-    """
+    """Return the space as it is run: the file, or, without comments that may be wrong now, its changed content."""
     source = read_space(file, overrides=changes)  # which refuses what is no text
     if not changes:
         return file.read_text(encoding="utf-8-sig")
-    header = f"# {file.name}, with what the command line changed."
-    return written(source.content, header=header)
+    return written(source.content, header=f"# {file.name}, with what the command line changed.")
 
 
 def check_stage(text: str | None, spec: StudySpec) -> None:
@@ -160,10 +150,8 @@ def check_stage(text: str | None, spec: StudySpec) -> None:
 
     stages = design_of(spec).stages
     if text is not None and text not in stages:
-        rule, fix = f"must be one of {', '.join(stages)}", "Name a stage."
-        if not stages:
-            rule, fix = "only a study with stages (hold-up) takes it", "Drop it, or give the space a holdup section."
-        raise wrong_option("--until", rule, got=f"'{text}'", fix=fix)
+        rule = f"must be one of {', '.join(stages)}" if stages else "only a study with stages (hold-up) takes it"
+        raise wrong_option("--until", rule, got=f"'{text}'", fix="Name a stage, or drop it.")
 
 
 def seconds(text: str, place: str) -> float:

@@ -1,7 +1,6 @@
 """What a study will run on a cluster: its trials, what each kind of them needs, hours; what a person should know first.
 
-The designs of `study.designs` say which kinds of trials there are; nothing here knows which kinds of study there are.
-What Ray reserves, what admission counts and what a plan shows follow from the list of a trial's processes. Pure.
+What Ray reserves, what admission counts and what a plan shows follow from the list of a trial's processes.
 """
 
 import math
@@ -12,12 +11,12 @@ from typing import NamedTuple
 
 from study.errors import ClusterError
 from study.machine.shape import LOCAL, UNKNOWN, ClusterShape, NodeShape, Speeds
+from study.records.ledger import Label
 from study.records.records import TrialRequest
-from study.records.timing import Label
-from study.space.domains import bounds, largest
+from study.space.domains import largest, smallest
 from study.space.parameters import SCALE
 from study.space.sections import BudgetSpec
-from study.space.settings import Cell, Variant, batch_domain
+from study.space.settings import Variant, batch_domain
 from study.space.spec import Execution, StudySpec
 from study.text import count, listed
 
@@ -40,7 +39,7 @@ ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
 class Process(NamedTuple):
-    """What one process of a trial reserves."""
+    """What a process of a trial reserves."""
 
     num_cpus: int
     memory_mb: int
@@ -131,7 +130,8 @@ def guess_seconds(
     the space does.
     """
     batch, epochs = (
-        sum(bounds(domain)) / 2 for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
+        (smallest(domain) + largest(domain)) / 2
+        for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
     )
     speeds, budget, evaluation = cluster.speeds or _SMALL, spec.budget, spec.evaluation
     pictures = _PICTURE_S if _sees_pictures(spec) or len(speeds.observation_shape) == 3 else (0.0, 0.0)
@@ -155,10 +155,8 @@ def guess_seconds(
 def execution_of(spec: StudySpec, num_env_runners: int, cluster: ClusterShape) -> Execution:
     """Return how a trial of this scale runs on this cluster.
 
-    `auto` looks at the cores and never at the CPUs that Ray hands out: a private Ray is given as many of those as the
-    largest trial needs, and that depends on how it runs. Where a search has several scales and only one of them has
-    room, that is emulated too: its times would have no others to be compared with, and trials of one size go on in warm
-    processes.
+    `auto` looks at the cores and never at the CPUs that Ray hands out. Where a search has several scales and only one
+    of them has room, that is emulated too: its times would have no others to be compared with.
     """
     if spec.execution != "auto":
         return spec.execution
@@ -212,11 +210,7 @@ def fits(wanted: Sequence[Process], nodes: Sequence[tuple[int, int, float]], *, 
 
 
 def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Execution, all_of: list[Process]) -> None:
-    """Refuse a trial of these processes that can never be placed.
-
-    Raises:
-        ClusterError: Names the scale, what it needs, what there is, and the ways out.
-    """
+    """Refuse a trial of these processes that can never be placed."""
     if execution == "emulated" and spec.budget.time_s is not None:
         emulated = f"{count(scale, 'runner')} would be emulated here"
         rule = f"seconds of emulated runners are not those of real ones, and {emulated}"
@@ -293,13 +287,12 @@ class TrialKind:
     """Trials of a study that need the same: of a scale, of a scale and variant, or of a cell."""
 
     spec: StudySpec
-    """Under which they run."""
     num_env_runners: int
     num_trials: int
     """At the most, where later trials depend on earlier ones."""
     variant: Variant = "study"
-    cell: Cell | None = None
-    """Of a throughput study."""
+    cell: str | None = None
+    """Name of the cell of a throughput study."""
     iterations: int | None = None
     """Limit of each trial; None for that of the space."""
 
@@ -318,11 +311,7 @@ class TrialNeeds(TrialKind):
 
     @classmethod
     def of(cls, kind: TrialKind, cluster: ClusterShape) -> "TrialNeeds":
-        """Return what trials of a kind need on a cluster.
-
-        Raises:
-            ClusterError: They can never fit.
-        """
+        """Return what trials of a kind need on a cluster; one that can never fit is a `ClusterError`."""
         spec, scale = kind.spec, kind.num_env_runners
         execution = execution_of(spec, scale, cluster)
         wanted = processes(spec, scale, execution, () if cluster.speeds is None else cluster.speeds.observation_shape)
@@ -332,19 +321,9 @@ class TrialNeeds(TrialKind):
         return cls(**vars(kind), execution=execution, processes=wanted, seconds=seconds, label=label)
 
     @cached_property
-    def num_cpus(self) -> int:
-        """CPUs that one trial reserves."""
-        return sum(process.num_cpus for process in self.processes)
-
-    @cached_property
-    def memory_mb(self) -> int:
-        """Memory that one trial needs, over all nodes."""
-        return sum(process.memory_mb for process in self.processes)
-
-    @cached_property
-    def num_gpus(self) -> float:
-        """GPUs, or shares of them, that one trial reserves."""
-        return sum(process.num_gpus for process in self.processes)
+    def total(self) -> Process:
+        """What one trial reserves, over all nodes."""
+        return Process(*map(sum, zip(*self.processes, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +333,6 @@ class Plan:
     requests: tuple[TrialRequest, ...]
     """The trials known so far: all of them, or those that the stages of a hold-up study have asked for."""
     kinds: tuple[TrialNeeds, ...]
-    """What each kind of trial needs."""
     cluster: ClusterShape
 
     @property
@@ -366,7 +344,7 @@ class Plan:
     def hours(self) -> float:
         """A guess of how long all trials take, as many at a time as have cores; timed cells run alone."""
         capacity = self.cluster.capacity
-        held = (capacity if each.cell else min(each.num_cpus, capacity) for each in self.kinds)
+        held = (capacity if each.cell else min(each.total.num_cpus, capacity) for each in self.kinds)
         shares = (cpus * each.seconds * each.num_trials for cpus, each in zip(held, self.kinds, strict=True))
         return sum(shares) / capacity / 3600
 
@@ -377,27 +355,23 @@ class Plan:
 
     @cached_property
     def _by_request(self) -> dict[Hashable, TrialNeeds]:
-        return {(each.cell and each.cell.name, each.num_env_runners, each.variant): each for each in self.kinds}
+        return {(each.cell, each.num_env_runners, each.variant): each for each in self.kinds}
 
     def processes_kept_for(self, request: TrialRequest) -> Hashable | None:
-        """Return what trials have in common that can go on in each other's processes; None where each needs its own.
-
-        Of cells these are trials of as many runners and learners, one after another.
-        """
+        """Return what trials have in common that can go on in each other's processes; None where each needs its own."""
         if self.needs(request).cell is not None:
             return request.num_env_runners, request.num_learners
         return "study" if self.reuses_processes and request.variant == "study" else None
 
     @cached_property
     def reuses_processes(self) -> bool:
-        """Whether a trial's process goes on with the next trial: where all are of one process and reserve the same.
+        """Whether a trial's process goes on with the next trial, which saves the seconds of importing RLlib and torch.
 
-        It saves each trial the seconds of importing RLlib and torch. Elsewhere a process kept for a trial of another
-        size would hold CPUs that admission takes for free.
+        A process kept for a trial of another size would hold CPUs that admission takes for free.
         """
         own = [each for each in self.kinds if each.variant == "study"]
         alone = all(each.execution == "emulated" and len(each.processes) == 1 for each in own)
-        return alone and len({each.num_cpus for each in own}) == 1
+        return alone and len({each.total.num_cpus for each in own}) == 1
 
 
 def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:

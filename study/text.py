@@ -1,7 +1,12 @@
-"""How numbers, durations, intervals and lists look in text. The only formatter of `study`; imports nothing."""
+"""Text for people: how numbers, durations and lists look, and what others wrote, made harmless to show. Pure.
+
+Reasons of failures, names, paths and host names come from records and folders, which may be a stranger's.
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 MISSING = "-"
 """Stands for a number that is not known."""
@@ -10,11 +15,6 @@ MISSING = "-"
 def number(value: float | None, form: str = ",.1f") -> str:
     """Return a number in a format of Python's, or `MISSING`."""
     return MISSING if value is None else format(value, form)
-
-
-def plain(value: object) -> str:
-    """Return a value of a setting: whole numbers and words in full, other numbers to four significant digits."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 DIGITS = 3
@@ -90,3 +90,138 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             runs.append([each])
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
+
+
+# --- what others wrote: for a terminal, a spreadsheet, Markdown, a log -----------------------------------------------
+
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""What moves a terminal's cursor, colours it, renames its window or reverses letters; not tab and newline."""
+_PLACE = r"(?:^|[,;\t\r\n]) {0,8}"
+"""Where a spreadsheet takes up a new cell, whatever its locale separates cells by."""
+_BEGINNING = r"[=+\-@\uff0b\uff0d\uff1d\uff20]"
+_FORMULA = re.compile(rf"(^)('*(?=[\t\r]))|({_PLACE})('*{_BEGINNING})")
+_HTML = re.compile(r"<(?=[A-Za-z/!?])")
+_LINK = re.compile(r"\](?=[(\[:])")
+_URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
+"""What follows the scheme of a URL that names a host."""
+_PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
+_OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
+_QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
+"""A text in quotes, as a shell, JSON or YAML has it."""
+_TELLING = (
+    r"(?=[\w.-]*?(?:(?<!by)(?<!com)pass(?!es|eng|ive)|pwd|secret|token(?!i[sz])|credential|signature|"
+    r"(?:api|access|account|private)[_-]?key))"
+)
+"""Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`."""
+_SECRET_VALUE = re.compile(
+    rf"(?<![\w.-]){_TELLING}([\w.-]++(?:['\"]?\s{{0,3}}(?:=|%3D)\s{{0,3}}|['\"]\s{{0,3}}:\s{{0,3}}))"
+    rf"(?:\{{[^{{}}]{{1,200}}\}}|{_QUOTED}|(?:(?!%3B|%26)[^&;\s'\"])+)",
+    re.IGNORECASE,
+)
+"""Such a name, and its value, which may be in braces (ODBC) or in quotes."""
+_SECRET_ENTRY = re.compile(
+    rf"((?:(?<=\{{)|(?<=[{{,] )){_TELLING}[\w.-]++:[ \t]++)"
+    rf"(?:{_QUOTED}|\[[^\[\]\n]*+\]|(?!\d{{1,3}}[ \t,}}])[^\s,{{}}'\"][^,{{}}\n]*)",
+    re.IGNORECASE,
+)
+"""The same in a YAML mapping on one line, as `--set` takes it; a number of up to three digits is no secret."""
+_SECRET_OPTION = re.compile(
+    r"(?<![\w-])(--?(?=[\w-]*?(?:(?<=[-_])pass|passwd|password|passphrase|pwd|secret|token|credentials?|api[_-]?key|"
+    r"access[_-]?key|private[_-]?key)[ \t])[\w-]++[ \t]++)"
+    rf"(?:{_QUOTED}|(?!-|\d{{1,3}}(?!\S))[^\s'\"]+)",
+    re.IGNORECASE,
+)
+"""An option whose name ends in a word for a secret, and the value behind it, in a command line.
+
+A number of up to three digits is none (`--pad-token 0`).
+"""
+_HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
+_SIGNATURE = re.compile(r"([?&]sig(?:=|%3D))[^&\s'\"]+", re.IGNORECASE)
+"""Of a shared access to Azure's storage."""
+_SECRET_LINE = re.compile(
+    r"(^[ \t]{0,8}(?:(?:set-)?cookie|(?:proxy-)?authorization|x-[\w-]{0,20}(?:key|token)|password|passwd|pwd|secret|"
+    r"token)[ \t]{0,3}:[ \t]{0,3})[^\s{\[].*",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A header of HTTP, or a line of YAML, that is a secret whatever its value."""
+
+
+def printable(text: str) -> str:
+    """Return the text with a visible mark in place of every character that could command a terminal."""
+    return _COMMANDS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def one_line(text: str, most: int | None = None) -> str:
+    """Return the text without line breaks: else a reason could look like further lines of ours.
+
+    One of more than `most` characters ends behind a word, with dots.
+    """
+    line = " ".join(text.split())
+    if most is None or len(line) <= most:
+        return line
+    return f"{line[:most].rpartition(' ')[0] or line[:most]} …"
+
+
+def csv_cell(text: str) -> str:
+    """Return the text of a CSV cell, with an apostrophe before what a spreadsheet would compute; numbers stay."""
+    return text if _is_number(text) else _FORMULA.sub(r"\1\3'\2\4", text)
+
+
+def markdown(text: str) -> str:
+    """Return the text without HTML tags and links: Markdown shows both as they were written."""
+    return _LINK.sub(r"]\\", _HTML.sub("&lt;", text))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return text.strip() == text
+
+
+def mask_credentials(text: str) -> str:
+    """Return `text` without passwords and tokens: `***` stands for each.
+
+    Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
+    only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
+    queries, ODBC strings, assignments, YAML mappings on one line and command lines; and the credentials of an HTTP
+    header. Takes a time proportional to the length of the text.
+    """
+    text = _URL.sub(_without_user, text)
+    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE, _SIGNATURE, _SECRET_LINE):
+        text = secret.sub(r"\1***", text)
+    return _HEADER.sub(r"\1 ***", text)
+
+
+def mask_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a study hands to a script, `config_args` and `config_kwargs`, with `***` for each secret.
+
+    So is `script`, where the script has put such a secret, or one of its own, into its configuration (`env_config`).
+
+    Args:
+        spec: JSON values of a study's spec; what it lacks is left out.
+    """
+    masked = {name: _masked(name, spec[name]) for name in ("config_args", "config_kwargs") if name in spec}
+    if isinstance(script := spec.get("script"), Mapping):
+        masked["script"] = {**script, "settings": _masked("settings", script.get("settings"))}
+    return masked
+
+
+def _masked(name: str, value: Any) -> Any:
+    """Return a value without the texts that it, or a name above them, tells to be secret."""
+    if isinstance(value, Mapping):
+        return {key: _masked(f"{name}.{key}", each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(name, each) for each in value]
+    if isinstance(value, str):
+        return "***" if value and _SECRET_VALUE.match(f"{name}=x") else mask_credentials(value)
+    return value
+
+
+def _without_user(url: re.Match[str]) -> str:
+    before, at, host = url[0].rpartition("@")
+    scheme = url.string[max(url.start() - 40, 0) : url.start()]
+    if not at or (_PLAIN_HOST.match(before, 3) and not _OF_A_DATABASE.search(scheme)):
+        return url[0]
+    return f"://***@{host}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorboardX.proto import event_pb2 as event
 from tensorboardX.record_writer import masked_crc32c as checksum
 
-from study.mirrors.boards import tag_of
+from study.mirrors.mirror import tag_of
 from study.records.folder import StudyFolder
 from study.records.records import TrialStarted, read_lines
 from tests.integration.mlflow_tools import expected_points

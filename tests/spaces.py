@@ -8,8 +8,7 @@ from typing import Any
 from study.designs.registry import design_of
 from study.machine.shape import ClusterShape, NodeShape
 from study.records.records import TrialRequest
-from study.space.parsing import parse_space
-from study.space.space_file import Source
+from study.space.parsing import Source, parse_space
 from study.space.spec import StudySpec
 
 BASE: dict[str, Any] = {

@@ -13,8 +13,7 @@ from analysis.answers.search import search_answer
 from analysis.answers.throughput import main_workload, price_list, throughput_answer
 from analysis.estimates.settings import runs_per_setting
 from analysis.tables.table import number, percent
-from study.harmless import one_line
-from study.text import count
+from study.text import count, one_line
 
 if TYPE_CHECKING:
     from analysis.opened import Study

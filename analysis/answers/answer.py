@@ -16,9 +16,8 @@ from analysis.fingerprint import IN_WORDS, value_in_words
 from analysis.fingerprint import in_words as called
 from analysis.load import StudyData
 from analysis.tables.table import Table, html_table, number, pipes, prose, text_table, wrapped
-from study.harmless import markdown, one_line
 from study.statistics import Estimate
-from study.text import count, listed
+from study.text import count, listed, markdown, one_line
 
 Role = Literal["answer", "support", "unknown", "limit"]
 """The first sentence; what supports it; what is not known; what numbers do not mean."""

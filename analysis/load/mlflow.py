@@ -18,10 +18,10 @@ from mlflow.entities import Run
 from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, RecordError, TrackingError
-from study.harmless import mask_credentials, one_line
 from study.mirrors.mlflow_mirror import NUM_RECORDS, ROLE, STUDY_ID
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
+from study.text import mask_credentials, one_line
 
 _MOST = 50_000
 """Experiments, or runs, that are looked at: as many as MLflow gives at once."""

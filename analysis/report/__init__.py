@@ -18,8 +18,7 @@ from analysis.tables.table import Table, frame_to_csv, prose
 from analysis.tables.table import to_html as table_to_html
 from study.engine import engines_in_words
 from study.errors import AnalysisError
-from study.harmless import printable
-from study.text import count
+from study.text import count, printable
 
 if TYPE_CHECKING:
     from analysis.opened import Study

@@ -18,9 +18,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.scaling.blocks import in_frame
-from study.harmless import csv_cell, markdown, one_line
 from study.statistics import Estimate
-from study.text import count, decimals_of, fixed, significant
+from study.text import count, csv_cell, decimals_of, fixed, markdown, one_line, significant
 
 NARROWEST = 12
 """Letters to which a column of a text table is narrowed, at least."""
@@ -38,7 +37,7 @@ def to_csv(table: "Table") -> str:
 
 
 def frame_to_csv(frame: pd.DataFrame) -> str:
-    """Return a frame as CSV in which no text is a formula (`study.harmless.csv_cell`) or begins a comment."""
+    """Return a frame as CSV in which no text is a formula (`study.text.csv_cell`) or begins a comment."""
     safe = frame.rename(columns=lambda name: csv_cell(str(name)))
     marked = False
     for place, kind in enumerate(frame.dtypes):

@@ -31,9 +31,8 @@ from study.jax_private import jax_obstacle
 from study.machine.shipping import loaded_modules
 from study.ray_private import maker_of, option
 from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
-from study.space.parsing import parse_space
+from study.space.parsing import Source, parse_space
 from study.space.settings import runnable
-from study.space.space_file import Source
 from study.space.spec import ScriptFacts, ScriptSource
 from study.trial.configuration import apply
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds

@@ -29,9 +29,9 @@ from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 from study.adopted.describing import Launch, Surroundings, adopted_from, mistake
 from study.adopted.loading import last_line
 from study.errors import SpaceError
-from study.harmless import one_line
 from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
+from study.text import one_line
 
 _NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
 _RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."

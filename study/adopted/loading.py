@@ -24,8 +24,7 @@ from study.errors import Fault, SpaceError
 from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
 from study.space.parameters import SCALE
-from study.space.parsing import parse_space
-from study.space.space_file import Source, read_space, written
+from study.space.parsing import Source, parse_space, read_space, written
 from study.space.spec import ScriptFacts, StudySpec
 from study.text import listed
 

@@ -46,27 +46,20 @@ from study.options import (
     with_options_of,
 )
 from study.records.folder import StudyFolder
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count
 
 app = command_app("Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost.")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    if version:
         write(f"{version_of('runner-scaling-study')}\n")
         raise typer.Exit
-
-
-Version = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-]
-
-
-@app.callback()
-def _main(version: Version = False) -> None:
-    pass
 
 
 @app.command(
@@ -100,7 +93,6 @@ def run(
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
     dry_run: DryRun = False,
-    version: Version = False,
     **given: Any,
 ) -> None:
     """Run a study, or continue one.
@@ -108,15 +100,15 @@ def run(
     Exit codes: 0 all trials ended well, 1 some failed, 2 a mistake in the call, 69 Ray did not start on the hosts of a
     job, 70 a fault of this program, 75 stopped and resumable.
     """
+    if config is None and (runners is not None or config_args):
+        rule, fix = "belong to --config", "In a space these are fields of their own."
+        raise wrong_option("--runners, --config-args", rule, fix=fix)
     if config is None:
-        if runners is not None or config_args:
-            name, fix = "--config-args" if runners is None else "--runners", "In a space these are fields of their own."
-            raise wrong_option(name, "belongs to --config", fix=fix)
         source = one_space(space_argument, space)
+    elif named := space_argument or space:
+        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
+        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
     else:
-        if named := space_argument or space:
-            got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
-            raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
         source = space_of_script(config, runners=runners, arguments=config_args, trials=trials)
     file = find_space(source)
     given["name"] = checked_name(given.get("name") or file.stem)
@@ -141,9 +133,9 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
     from study.driver.signals import leave
 
     display = Display(error=False)
-    place = [str(folder.space_file), "--name", options.name, "--out", str(options.out)]
-    address = ["--address", options.address] if options.address else []
-    resume_line = shlex.join(["python", "-m", "study", "run", *place, *address, "--resume"])
+    words = ["python", "-m", "study", "run", str(folder.space_file), "--name", options.name, "--out", str(options.out)]
+    words += ["--address", options.address] if options.address else []
+    resume_line = shlex.join([*words, "--resume"])
     try:
         result = run_study(spec, options, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
@@ -178,7 +170,7 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
         say(text, error=error)
 
 
-@app.command(epilog=examples("python -m study status", "python -m study status studies/quickstart"))
+@app.command()
 def status(
     study: Annotated[
         Path,
@@ -209,12 +201,7 @@ def status(
             print_answer(answer_of(study))
 
 
-@app.command(
-    epilog=examples(
-        "python -m study repeat studies/quickstart --seeds 5",
-        "python -m study repeat studies/quickstart --trial 7 --seeds 10 --dry-run",
-    )
-)
+@app.command()
 def repeat(
     study: Study,
     trial: Trial = None,
@@ -248,9 +235,7 @@ app.add_typer(results_app)
 app.add_typer(launch_app)
 
 
-@app.command(
-    epilog=examples("python -m study doctor", "python -m study doctor scaling.yaml --address auto --json"),
-)
+@app.command()
 def doctor(
     space_argument: SpaceArgument = None,
     space: Space = None,
@@ -286,7 +271,7 @@ def doctor(
     raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
 
 
-@app.command(epilog=examples("python -m study sync studies/quickstart"))
+@app.command()
 def sync(study: Study) -> None:
     """Bring MLflow, Optuna's storage and TensorBoard up to date."""
     for line in sync_study(StudyFolder(study)):
@@ -295,8 +280,6 @@ def sync(study: Study) -> None:
 
 def sync_study(folder: StudyFolder) -> Iterator[str]:
     """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
-
-    The folder, which names the places, must be this user's own.
 
     Yields:
         A sentence for each place, as soon as it is up to date; for all but one that failed, why.
@@ -311,7 +294,7 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
 
     folder.identity()
     folder.check_unpacked()
-    check_own(folder.path)
+    check_own(folder.path)  # which names the places
     answer, failed = answer_of(folder.path), list[StudyError]()
     for mirror in mirrors_of(folder):
         try:
@@ -325,7 +308,7 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
         raise failed[-1]
 
 
-@app.command(epilog=examples("python -m study pack studies/acrobot_holdup published/acrobot"))
+@app.command()
 def pack(
     study: Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
@@ -335,21 +318,13 @@ def pack(
     The copy has compressed records without paths of this machine, and the certificate.
     """
     from study.designs.holdup.certificate import write_certificate
-    from study.records.derived import pack as pack_study
+    from study.records.folder import pack as pack_study
 
     folder = StudyFolder(study)
     packed = pack_study(folder, target)
     if folder.certificate.exists():
         write_certificate(packed)
     say(f"{packed.records}: {packed.records.stat().st_size / 1e6:.2g} MB.")
-
-
-@app.command(epilog=examples("python -m study schema"))
-def schema() -> None:
-    """Print every field of a space file, as Markdown."""
-    from study.space.parsing import field_reference
-
-    write(field_reference())
 
 
 # --- the edge of the program ------------------------------------------------------------------------------------------
@@ -376,8 +351,8 @@ def main(command: str = "") -> NoReturn:
             say(str(error), error=True)
         elif hasattr(error, "format_message"):  # of click, or of typer's copy of it: a call that it does not take
             say(_misspelt(error), error=True)
-        elif isinstance(error, OSError) and is_full:
-            where, rule = str(error.filename or "output"), f"must be writable ({error.strerror})"
+        elif is_full:
+            where, rule = str(getattr(error, "filename", None) or "output"), f"must be writable ({error})"
             fix = "Free some space, then run the same command again."
             say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
         else:

@@ -12,12 +12,10 @@ from analysis.status import Status, TimeLeft, read_status, time_left
 from study.console import line_width, say, table, write
 from study.engine import engine_of_space
 from study.errors import StudyError
-from study.harmless import mask_credentials, one_line
 from study.planning import Plan
-from study.records.ledger import TrialRow
-from study.records.timing import PRESSURE_LIMIT
+from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
-from study.text import MISSING, count, cpu_hours, duration, gigabytes, number, significant
+from study.text import MISSING, count, cpu_hours, duration, gigabytes, mask_credentials, number, one_line, significant
 
 if TYPE_CHECKING:
     from analysis.answers import Answer
@@ -49,14 +47,14 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
     headings = ["runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say"]
     rows = [
         (
-            *((kind.cell.name if kind.cell else MISSING,) if cells else ()),
+            *((kind.cell or MISSING,) if cells else ()),
             f"{kind.num_env_runners}" if kind.variant == "study" else f"{kind.num_env_runners} (RLlib's own)",
             str(kind.num_trials),
             kind.execution,
-            str(kind.num_cpus),
-            gigabytes(kind.memory_mb),
+            str(kind.total.num_cpus),
+            gigabytes(kind.total.memory_mb),
             f"~{duration(kind.seconds)}",
-            kind.label.timing + ("*" if kind.label.provisional else ""),
+            f"{kind.label.timing}{'*' if kind.label.provisional else ''}",
         )
         for kind in plan.kinds
     ]

@@ -1,6 +1,5 @@
 """Commands for a study that has results: its report, its policies and its certificate."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,7 +8,7 @@ import typer
 from study.console import say, write, write_json
 from study.errors import wrong_option
 from study.options import AsJson, Study, Trial, command_app, examples
-from study.records.folder import NAME, StudyFolder
+from study.records.folder import StudyFolder
 
 app = command_app("")
 
@@ -29,7 +28,7 @@ def report(
     format_: Annotated[
         str, typer.Option("--format", help="Some of html, csv, tex; tex gives LaTeX tables and PDF figures.")
     ] = "html,csv",
-    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; by default `report` in the study's, or here.")] = None,
     name: Annotated[str | None, typer.Option("--study", help="Study in MLflow, by name or id.")] = None,
     price_per_cpu_hour: Annotated[
         float | None,
@@ -48,18 +47,12 @@ def report(
 
     chosen = parse_formats(format_)
     data = open_study(study, study=name)
-    if out is None:
-        out = folder_of_experiment(data.name) if "://" in study else StudyFolder(Path(study)).report
+    out = out or (Path("report") if "://" in study else StudyFolder(Path(study)).report)
     made = make_report(Opened(data), price_per_cpu_hour=price_per_cpu_hour)
     files = write_files(made, out, chosen)
     page = next((file for file in files if file.name == PAGE), None)
     print_answer(made.answer)
     say(f"\nThe page: {page}" if page else f"\nThe files: {out}")
-
-
-def folder_of_experiment(name: str) -> Path:
-    """Return `studies/<name>/report` for a study in MLflow, whose experiment may have any name, such as `..`."""
-    return Path("studies") / ("_" + re.sub(r"[^\w.-]+", "_", name) if not NAME.fullmatch(name) else name) / "report"
 
 
 @app.command(
@@ -116,15 +109,10 @@ def evaluate(
     from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 
     if random and (trial is not None or stochastic is not None):
-        option = "--trial" if trial is not None else "--stochastic/--deterministic"
-        raise wrong_option(option, rule="belongs to a recorded policy", got="--random too", fix="Drop one.")
-    evaluated = evaluate_policy(
-        random_policy(path) if random else find_policy(path, trial),
-        episodes=episodes,
-        seed=seed,
-        stochastic=stochastic,
-        video=video,
-    )
+        rule, got = "belong to a recorded policy", "--random too"
+        raise wrong_option("--trial, --stochastic/--deterministic", rule=rule, got=got, fix="Drop one.")
+    policy = random_policy(path) if random else find_policy(path, trial)
+    evaluated = evaluate_policy(policy, episodes=episodes, seed=seed, stochastic=stochastic, video=video)
     if as_json:
         write_json(evaluated.to_json())
     else:
@@ -134,12 +122,7 @@ def evaluate(
 # --- what a study chose -----------------------------------------------------------------------------------------------
 
 
-@app.command(
-    epilog=examples(
-        "python -m study export studies/quickstart --trial 7",
-        "python -m study export studies/acrobot_holdup --scale 46",
-    ),
-)
+@app.command()
 def export(
     study: Study,
     trial: Trial = None,
@@ -194,7 +177,7 @@ certificate = command_app("Certificate of a hold-up study: write FOLDER, verify 
 app.add_typer(certificate, name="certificate")
 
 
-@certificate.command("write", epilog=examples("python -m study certificate write studies/acrobot_holdup"))
+@certificate.command("write")
 def write_certificate_files(study: Study) -> None:
     """Write certificate.json and certificate.md from the study's records, as the end of a study does."""
     from study.designs.holdup.certificate import write_certificate
@@ -203,7 +186,7 @@ def write_certificate_files(study: Study) -> None:
     write(f"{page(write_certificate(StudyFolder(study)))}\n")
 
 
-@certificate.command(epilog=examples("python -m study certificate verify studies/acrobot_holdup"))
+@certificate.command()
 def verify(
     path: Annotated[Path, typer.Argument(help="certificate.json, or the study folder that holds it.")],
 ) -> None:

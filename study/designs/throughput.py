@@ -4,9 +4,7 @@ Each block begins and ends with the base cell. A drift of the machine (heat, nei
 the runs of the base cell show it.
 """
 
-import itertools
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -17,11 +15,10 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning import Plan, TrialKind, TrialNeeds
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
-from study.space.settings import BASE_CELL, THROUGHPUT, cells_of, spec_of_cell
+from study.space.parameters import SCALE
+from study.space.settings import BASE_CELL, THROUGHPUT, cells_of
 from study.space.spec import StudySpec
 from study.text import count
-
-Point = TypeVar("Point")
 
 
 class Throughput(Design):
@@ -33,21 +30,23 @@ class Throughput(Design):
         """Return the trials block by block, in the order in which they run, each alone on the machine."""
         section = spec.throughput
         assert section is not None  # the schema wants it
-        base, *others = cells_of(spec)
-        group = itertools.count()
-        requests = []
+        cells = cells_of(spec)
+        processes = {name: (cell.scales, cell.resources.num_learners) for name, cell in cells.items()}
+        base, *others = cells
+        requests = list[TrialRequest]()
         for block in range(section.blocks):
             rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
-            for cell in in_block(others, base, rng, together=lambda cell: (cell.num_env_runners, cell.num_learners)):
+            for name in in_block(others, base, rng, together=processes.__getitem__):
+                cell = cells[name]
                 request = TrialRequest(
                     stage=THROUGHPUT,
-                    num_env_runners=cell.num_env_runners,
+                    num_env_runners=cell.scales[0],
                     seed=block + 1,
-                    setting=cell.setting,
-                    name=cell.name,
+                    setting={each: value for each, value in cell.parameters.items() if each != SCALE},
+                    name=name,
                     iterations=WARMUP_ITERATIONS + section.iterations,
-                    group=next(group),
-                    num_learners=cell.num_learners,
+                    group=len(requests),
+                    num_learners=cell.resources.num_learners,
                 )
                 requests.append(request)
         return numbered(requests)
@@ -58,13 +57,13 @@ class Throughput(Design):
         assert section is not None  # the schema wants it
         return tuple(
             TrialKind(
-                spec=spec_of_cell(spec, cell),
-                num_env_runners=cell.num_env_runners,
-                num_trials=section.blocks * (2 if cell.name == BASE_CELL else 1),
-                cell=cell,
+                spec=cell,
+                num_env_runners=cell.scales[0],
+                num_trials=section.blocks * (2 if name == BASE_CELL else 1),
+                cell=name,
                 iterations=WARMUP_ITERATIONS + section.iterations,
             )
-            for cell in cells_of(spec)
+            for name, cell in cells_of(spec).items()
         )
 
     def plan(self, spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageDecided] = ()) -> Plan:
@@ -80,8 +79,8 @@ class Throughput(Design):
 
 
 def in_block(
-    points: Sequence[Point], base: Point, rng: np.random.Generator, *, together: Callable[[Point], Hashable]
-) -> list[Point]:
+    points: Sequence[str], base: str, rng: np.random.Generator, *, together: Callable[[str], Hashable]
+) -> list[str]:
     """Return one block: the base, every point in random order, the base again.
 
     Points of which `together` returns an equal key follow one another, the keys in random order too.
@@ -96,7 +95,7 @@ def in_block(
 def _check_clock(kinds: Iterable[TrialNeeds]) -> None:
     """Refuse cells whose times would say nothing; a person who wants them all the same sets `execution`."""
     if sharing := [each for each in kinds if each.label.timing != "measured"]:
-        first = min(sharing, key=lambda each: each.num_cpus)
+        first = min(sharing, key=lambda each: each.total.num_cpus)
         cells = f"{len(sharing)} cells" if len(sharing) > 1 else "a cell"
         raise ClusterError(
             where="execution",

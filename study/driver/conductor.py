@@ -18,13 +18,11 @@ from study.designs.proposals import Proposer
 from study.designs.registry import design_of
 from study.driver.trial_queue import TrialQueue
 from study.errors import RecordError
-from study.harmless import mask_credentials
 from study.machine.load import NodeLoad
 from study.planning import Plan, label_at_start
-from study.records.derived import write_table
 from study.records.files import usable
-from study.records.folder import StudyFolder, unpack_policy
-from study.records.ledger import Ledger, TrialRow
+from study.records.folder import StudyFolder, unpack_policy, write_table
+from study.records.ledger import Ledger, TrialRow, label_at_end
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -37,10 +35,9 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.records.timing import label_at_end
 from study.space.parameters import SCALE
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, mask_credentials
 
 TAKEN_BACK = 2
 """How often a trial that lost its node or a process runs again in one session; after that it has failed.
@@ -50,12 +47,10 @@ Nodes go for reasons of their own, and so may processes; but it may also be the 
 FEWEST_FAILURES = 4
 """Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
 scales, since one scale may fail alone."""
-MOST_DEATHS = 2
-"""Deaths of the engine in a row, without a trial that ended by itself, after which a session goes on."""
 MEMORY_PAUSE_S = 30.0
 """No trial starts so long after one that Ray ended because memory was short: what else fills it may be gone by then."""
-MOST_SHORTAGES = 4
-"""Such ends in a row, without a trial that finished, after which a session goes on."""
+MOST_SETBACKS = 4
+"""Such ends, and deaths of the engine, in a row, without a trial that finished, after which a session goes on."""
 TABLE_INTERVAL_S = 30.0
 """How often the table of trials is written while trials end."""
 
@@ -83,11 +78,7 @@ class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
-        spec: The space.
-        plan: What is planned on this cluster.
-        folder: The study's folder.
         ledger: The state that the records have led to.
-        design: The kind of study.
         queue: The trials that wait and those that run.
         stop: Why the session ends early; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
@@ -109,9 +100,9 @@ class Conductor:
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
-        `log` are the study's records, open, which have led to `ledger`; `provenance` is where and with what this driver
-        runs. The time budget ends at `deadline`, on the clock of `time.monotonic`; `until` is the last stage of the
-        design that this session runs; `announce` tells the person something that they should keep.
+        `log` are the study's records, open, which have led to `ledger`. The time budget ends at `deadline`, on the
+        clock of `time.monotonic`; `until` is the last stage of the design that this session runs; `announce` tells the
+        person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: Stop | None = None
@@ -123,11 +114,9 @@ class Conductor:
         """Trials that run -> the attempts that have run beside them."""
         self._failures: list[str] = []
         """In which way each trial failed in this session."""
-        self._deaths = 0
-        """Deaths of the engine since a trial last ended by itself."""
         self._losses: Counter[int] = Counter()
         """Trial -> how often it was lost in this session."""
-        self._shortages, self._starts_after = 0, 0.0
+        self._setbacks, self._starts_after = 0, 0.0
         self._table_written = -TABLE_INTERVAL_S
         self._append(
             StudyOpened(
@@ -172,7 +161,7 @@ class Conductor:
             request,
             *self._proposer.ask(request),
             attempt=rows[request.trial].attempt + 1 if request.trial in rows else 1,
-            num_cpus=needs.num_cpus,
+            num_cpus=needs.total.num_cpus,
             execution=needs.execution,
         )
         self._course.check(started)
@@ -200,8 +189,8 @@ class Conductor:
                     execution=row.execution,
                     processes_per_node=record.processes_per_node,
                 )
-                timing = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
-                record = structs.replace(record, **timing)
+                kept = {"timing_reason": label.reason, "provisional": label.provisional}
+                record = structs.replace(record, timing=label.timing, **kept)
             self._append(record)
         row.progress = progress
 
@@ -223,7 +212,7 @@ class Conductor:
             with usable(target, "a folder that can be written", "Free some space, then run again with --resume."):
                 unpack_policy(policy, target)
             checkpoint = str(target.relative_to(self.folder.path))
-        self._shortages = 0
+        self._setbacks = 0
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def fail(self, trial: int, fault: Fault, said: str = "") -> None:
@@ -231,7 +220,7 @@ class Conductor:
 
         What Ray has `said` about it is kept in the study's folder; a full disk loses that.
         """
-        row, lost = self.ledger.rows[trial], fault.loss
+        row = self.ledger.rows[trial]
         if row.status != "running":
             return
         with contextlib.suppress(OSError):
@@ -239,18 +228,13 @@ class Conductor:
                 self.folder.tracebacks.mkdir(exist_ok=True)
                 file = self.folder.tracebacks / f"trial_{trial:05d}_{row.attempt}.txt"
                 file.write_text(mask_credentials(said))
+        lost = "process" if fault.loss == "memory" else fault.loss
+        if fault.loss == "memory" and self.stop is None:
+            self._starts_after = time.monotonic() + MEMORY_PAUSE_S
+            self._set_back("Ray ended a trial as memory was short.")
         if self.stop is not None:
             # While the study is being stopped, a process that dies was stopped too: the trial runs again on resume.
             self.end(trial, "interrupted", self.stop.detail)
-            return
-        if lost == "memory":
-            lost = "process"
-            self._shortages, self._starts_after = self._shortages + 1, time.monotonic() + MEMORY_PAUSE_S
-        if self._shortages > MOST_SHORTAGES:
-            self.end(trial, "interrupted", fault.reason, lost=lost)
-            self.queue.take_back(trial)
-            fix = "Free memory, or run fewer trials at once, then run the same command with --resume."
-            self.end_early("error", f"{self._shortages} times in a row Ray ended a trial as memory was short. {fix}")
         elif lost is None:
             self.end(trial, "failed", fault.reason, way=fault.way)
         elif self._losses[trial] == TAKEN_BACK:
@@ -273,8 +257,7 @@ class Conductor:
     ) -> None:
         """Record the end of an attempt, with `reason` unless it finished; a second end of the same attempt is ignored.
 
-        `way` and `lost` are as of `Fault`; `checkpoint` is the folder of the final policy. `last_seen` is when it
-        ended, in seconds since the epoch, if that was before now.
+        `way` and `lost` are as of `Fault`; `last_seen` is when it ended, in seconds since the epoch, if before now.
         """
         row = self.ledger.rows[trial]
         self.queue.running.pop(trial, None)
@@ -282,7 +265,6 @@ class Conductor:
             return
         summary = row.summarise(self.spec, status, moment=self._log.now() if last_seen is None else last_seen)
         label = label_at_end(row, failed=status == "failed", lost=lost or "", beside=self._beside.pop(trial, []))
-        timing = (label.timing, label.reason) if label else (None, "")
         self._append(
             TrialEnded(
                 trial=trial,
@@ -291,14 +273,13 @@ class Conductor:
                 reason=reason,
                 summary=summary,
                 checkpoint=checkpoint,
-                timing=timing[0],
-                timing_reason=timing[1],
+                timing=label.timing if label else None,
+                timing_reason=label.reason if label else "",
                 node_loads=row.node_loads,
                 last_seen=last_seen,
             )
         )
         if row.ended:
-            self._deaths = 0
             self.queue.note_end(row)
         if status == "failed":
             self._stop_if_broken(reason, way or "".join(each for each in reason if not each.isdigit()))
@@ -323,20 +304,17 @@ class Conductor:
             write_table(self.folder.table, self.ledger.rows.values())
 
     def tune_died(self, reason: str) -> None:
-        """Take back the trials that ran when the engine died under them, as if each had lost its node.
-
-        Where it dies again and again and no trial ends by itself, the machine is the cause: the study ends.
-        """
-        deaths, running = self._deaths + 1, list(self.queue.running)
-        if deaths > (MOST_DEATHS if running else 1):
-            for trial in running:
-                self.end(trial, "interrupted", reason, lost="node")
-                self.queue.take_back(trial)
-            fix = "Fix: free the machine's memory, then run the same command with --resume."
-            self.end_early("error", f"{reason} {fix}")
-        for trial in running:
+        """Take back the trials that ran when the engine died under them, as if each had lost its node."""
+        self._set_back(reason)
+        for trial in list(self.queue.running):
             self.fail(trial, Fault(reason, "node"))
-        self._deaths = deaths  # a trial that it is put down to did not end by itself
+
+    def _set_back(self, reason: str) -> None:
+        """Count what no trial is the cause of; after too many in a row it is the machine, and the session ends."""
+        self._setbacks += 1
+        if self._setbacks > MOST_SETBACKS:
+            fix = "Free memory, or run fewer trials at once, then run the same command with --resume."
+            self.end_early("error", f"{self._setbacks} times in a row: {reason} {fix}")
 
     # --- ending ------------------------------------------------------------------------------------------------
 

@@ -12,17 +12,12 @@ from msgspec import structs
 
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError, wrong_option
-from study.mirrors.tracking_uri import (
-    DEFAULT_TRACKING_URI,
-    ask_mlflow,
-    asked_uri,
-    check_tracking_uri,
-)
+from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, ask_mlflow, asked_uri, check_tracking_uri
 from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import RESTORE
-from study.space.spec import StudySpec, as_of_now, what_changed
+from study.space.spec import StudySpec, as_of_now
 from study.text import count
 
 Address = Annotated[
@@ -76,11 +71,6 @@ class RunOptions:
     space_text: str = ""
     """The space file as written; kept beside the records."""
 
-    @property
-    def resumes(self) -> bool:
-        """Whether a study that is there is continued."""
-        return self.resume or self.resume_or_start
-
 
 def checked_name(name: str) -> str:
     """Return a study's name, which becomes a folder's; refuse what cannot be one."""
@@ -94,11 +84,11 @@ def is_resumed(folder: StudyFolder, options: RunOptions) -> bool:
 
     Raises:
         SpaceError: The name cannot be one, or is taken; or there is nothing to resume.
-        RecordError: The folder is another user's, or a file in it cannot be used; or another driver holds it.
+        RecordError: The folder is another user's, or cannot be used.
     """
     checked_name(options.name)  # from Python; the command line has looked
     exists = folder.exists()
-    if exists and not options.resumes:
+    if exists and not (options.resume or options.resume_or_start):
         raise name_taken(folder, options)
     if options.resume and not (exists or options.resume_or_start):
         rule, got = "there must be a study to resume", f"'{options.name}' ({folder.path} holds none)"
@@ -138,9 +128,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
 
 
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
-    """Return the identity of the study in `folder`, which must be the one asked for.
-
-    It goes on in the MLflow and the Optuna storage that it began with, or in those that the person names now.
+    """Return the identity of the study in `folder`, with the MLflow and the Optuna storage that the person names now.
 
     Raises:
         RecordError: It was started with another space.
@@ -148,22 +136,21 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
     """
     identity, where = folder.identity(), str(folder.path)
     before, gone = as_of_now(identity.spec)
-    fix = "Resume it with the version that started it, or start a new study with --name."
-    if gone:
-        rule, got = "this version knows no " + " and no ".join(gone), "a study that an earlier version started"
-        raise RecordError(where=where, rule=rule, got=got, fix=fix)
     try:
-        begun = identity.parse()
+        begun, unknown = identity.parse(), " and ".join(gone)
     except SpaceError as error:
+        unknown = str(error.faults[0])
+    if unknown:
         rule = "this version must know the study's space"
-        raise RecordError(where=where, rule=rule, got=str(error.faults[0]), fix=fix) from error
+        fix = "Resume it with the version that started it, or start a new study with --name."
+        raise RecordError(where=where, rule=rule, got=unknown, fix=fix)
     if begun.digest() != spec.digest():
         now, script = spec.to_json(), before.get("script")
         rule, fix = "a resume needs the space that the study was started with", f"Name its own: {folder.space_file}"
         got = f"other values of {', '.join(_differences(begun.to_json(), now))}"
         if script and now["script"] and before.get("config") == spec.config and script != now["script"]:
             rule = "a resume needs the script that the study was started with"
-            got, fix = what_changed(script, now["script"])
+            fix = f"Restore {now['script']['source']['file']}, and the modules, files and versions that it reads"
         raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
     uri, storage = options.tracking_uri, options.optuna_storage

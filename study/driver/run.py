@@ -11,41 +11,26 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
 from study.designs.registry import design_of, make_plan, private_shape
+from study.driver import opening
 from study.driver.conductor import Conductor
-from study.driver.opening import (
-    RunOptions,
-    continuing,
-    is_resumed,
-    name_taken,
-    new_identity,
-    nothing_left,
-    resumed_identity,
-    take_up,
-)
+from study.driver.opening import RunOptions
 from study.driver.signals import StopSignals
 from study.errors import ExitCode, RecordError, SpaceError
 from study.jax_private import jax_obstacle
-from study.machine.cluster import (
-    environment,
-    joined_ray,
-    private_ray,
-    resolve_address,
-    servers_of_ray,
-    watching_ray,
-)
+from study.machine.cluster import environment, joined_ray, private_ray, resolve_address, servers_of_ray, watching_ray
 from study.machine.host import own_folder
 from study.machine.shape import ClusterShape
 from study.machine.shipping import own_modules, runtime_env
-from study.mirrors.process import MirrorProcess, MirrorReport
+from study.mirrors.process import MirrorProcess
 from study.planning import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.space.parsing import written
 from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
-from study.space.space_file import written
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of
@@ -70,8 +55,6 @@ class StudyResult:
     rows: tuple[TrialRow, ...]
     """Every trial on record, by its number."""
     closed: StudyClosed
-    mirrors: tuple[MirrorReport, ...]
-    """How each place that shows the study caught up."""
     is_broken: bool = False
     """Whether it ended because its first trials all failed in the same way."""
     certificate: Mapping[str, Any] | None = None
@@ -108,30 +91,31 @@ class _Session:
     def __init__(self, spec: StudySpec, options: RunOptions, display: "Display") -> None:
         self.options, self.display = options, display
         self.folder = StudyFolder(options.out / options.name)
-        self.is_new = not is_resumed(self.folder, options)
+        self.is_new = not opening.is_resumed(self.folder, options)
         known = None if self.is_new else self.folder.identity()
         if known is not None:
             spec = known.settle(spec)
         elif spec.holdup is not None:
             spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
         self.adopted = adopted_by(spec)
-        if self.adopted is None:  # else its environment was made when it was read
+        if self.adopted is None:
             display.note(f"Trying the environment {spec.environment.id} …")
             probe_study(spec, options.space)
             spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
+            self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
+            self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
         elif self.adopted.facts != spec.script:
             rule, fix = "the script must stay as it was when the space was read", "Start again."
             raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        if self.adopted is None:
-            self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
-            self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
-        else:
+        else:  # its environment was made when it was read
             self.modules, self.variables = self.adopted.modules, {**self.adopted.variables}
             self.speeds, obstacle = self.adopted.speeds, self.adopted.jax_obstacle
         self.spec = spec = with_lasting_learner(
             spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
         )
-        self.identity = new_identity(spec, options) if self.is_new else resumed_identity(self.folder, spec, options)
+        self.identity = (
+            opening.new_identity(spec, options) if self.is_new else opening.resumed_identity(self.folder, spec, options)
+        )
         self.address = resolve_address(options.address)
         self.signals = StopSignals(_close)
 
@@ -147,7 +131,7 @@ class _Session:
         with self.signals, lock, contextlib.ExitStack() as stack:
             if self.is_new:
                 if self.folder.exists():  # somebody was faster
-                    raise name_taken(self.folder, self.options)
+                    raise opening.name_taken(self.folder, self.options)
                 stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
             if self.options.tensorboard:
                 self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
@@ -160,12 +144,12 @@ class _Session:
         """Run until the plan is complete or the study is stopped."""
         budget, signals = self.options.time_budget_s, self.signals
         deadline = None if budget is None else time.monotonic() + budget
-        self.spec, ledger = take_up(self.spec, self.folder)
+        self.spec, ledger = opening.take_up(self.spec, self.folder)
         if ledger.opened is not None:
-            self.display.note(continuing(self.spec, ledger))
+            self.display.note(opening.continuing(self.spec, ledger))
         self.mirrors = MirrorProcess(self.folder)
         stack.callback(self._abandon_mirrors)  # after a normal end there is nothing left to do
-        if ledger.closed is not None and nothing_left(self.spec, ledger):
+        if ledger.closed is not None and opening.nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
         self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
@@ -218,8 +202,7 @@ class _Session:
             self.display.note("Working out the answer …")
             answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        reports = self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer)
-        for report in reports:
+        for report in self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer):
             if report.reason:
                 self.display.note(
                     f"{report.name} lacks up to {report.behind} records ({report.reason}); "
@@ -232,7 +215,6 @@ class _Session:
             closed=closed,
             is_broken=is_broken,
             certificate=certificate,
-            mirrors=reports,
         )
 
     def _abandon_mirrors(self) -> None:
@@ -264,24 +246,18 @@ class _Session:
             yield replace(shape, speeds=self.speeds)
 
     def _tune(self, conductor: Conductor) -> None:
-        """Run the conductor's trials under Ray Tune, until they are over or Tune dies.
-
-        Tune gives up altogether when Ray kills a trial's process for lack of memory. The trials that ran then are
-        taken back, and the caller starts Ray anew.
-        """
+        """Run the conductor's trials under Ray Tune, until they are over or Tune dies: the caller starts Ray anew."""
         while not conductor.exhausted:
-            reuse, reason = conductor.queue.begin_part(), "Ray Tune ended early."
+            reuse, died = conductor.queue.begin_part(), ""
             with own_folder("rt") as storage:  # what Tune writes; nothing is read back
                 try:
                     self._tuner(conductor, str(storage), reuse=reuse).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
-                    reason = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
-                    self.display.note(reason)
-                    conductor.tune_died(reason)
-                    return
+                    died = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
+                    self.display.note(died)
             self.display.update()
-            if not conductor.exhausted and not conductor.queue.part_ended:
-                conductor.tune_died(reason)
+            if died or not (conductor.exhausted or conductor.queue.part_ended):
+                conductor.tune_died(died or "Ray Tune ended early.")
                 return
 
     def _tuner(self, conductor: Conductor, storage: str, *, reuse: bool) -> Any:

@@ -67,10 +67,7 @@ class StudySearcher(_Stateless, Searcher):
         """Do nothing: `StudyCallback` sees every end."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the records are the state."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: the records are the state."""
+        """Do nothing: the records are the state, and nothing restores this."""
 
 
 class StudyCallback(_Stateless, Callback, Stopper):
@@ -135,10 +132,8 @@ class StudyCallback(_Stateless, Callback, Stopper):
 def fault_of(error: BaseException | None, *, said: str = "", address: str = "") -> Fault:
     """Return why a trial ended, by the class of what was raised: an error of its own, or what died under it.
 
-    Args:
-        error: What Ray raised in place of the trial's result; None where there is no more than words.
-        said: What Tune wrote about the failure.
-        address: The node of the trial's main process, as far as it is known.
+    `error` is what Ray raised in place of the trial's result, None where there is no more than what Tune `said` of it;
+    `address` is the node of the trial's main process, as far as it is known.
     """
     cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
     lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]

@@ -23,8 +23,7 @@ from study.records.records import StudyClosed
 ANSWER_S = 8.0
 """Seconds from the first signal to the end of the process: SLURM sends SIGKILL after 30 s, others after 10 s."""
 GIVE_UP_S = 5.0
-"""Seconds that Tune and Ray have to end by themselves. A signal to the whole process group ends Ray too, and then Tune
-waits a minute for it."""
+"""Seconds that Tune and Ray have to end by themselves: where a signal ended Ray too, Tune waits a minute for it."""
 _LAST_S = 1.5
 """Seconds of `ANSWER_S` that are left for what comes after the mirrors: tables, the end of the interpreter."""
 IMPATIENT_S = 2.0
@@ -49,11 +48,9 @@ class StopSignals:
         self._interrupted = False
         self._timers: list[threading.Timer] = []
         self._undo = contextlib.ExitStack()
-        self._spared: set[int] = set()
-        """Children that this process had before: they are not the study's."""
+        self._spared = children_of(os.getpid())  # which this process had before: they are not the study's
 
     def __enter__(self) -> "StopSignals":
-        self._spared = children_of(os.getpid())
         if threading.current_thread() is threading.main_thread():
             read, write = os.pipe()
             os.set_blocking(write, False)
@@ -142,9 +139,9 @@ class StopSignals:
         self._arm(GIVE_UP_S, self._give_up)
 
     def _arm(self, seconds: float, act: Callable[[], None]) -> None:
-        self._timers.append(threading.Timer(seconds, act))
-        self._timers[-1].daemon = True
-        self._timers[-1].start()
+        self._timers.append(timer := threading.Timer(seconds, act))
+        timer.daemon = True
+        timer.start()
 
     def _give_up(self) -> None:
         """Record the end and leave; the main thread is inside Ray and does not come back."""

@@ -27,8 +27,6 @@ LOOKAHEAD = 64
 """Trials of the queue that backfill looks at."""
 RELIABLE_PROGRESS = 0.05
 """From this share of its budget on, a trial's own pace predicts its end."""
-
-
 Span = tuple[int, float]
 """CPUs, and seconds: how long a waiting trial should take, or when one that runs should end."""
 
@@ -45,8 +43,8 @@ def admit(
         running: CPUs and expected end of each that runs, on the clock of `now`; a late one is expected to end now.
         capacity: CPUs that trials may occupy side by side.
         now: Seconds.
-        promised: The earliest start that earlier calls have returned for the first trial: ends that turn out later
-            than expected let nobody overtake for longer.
+        promised: The earliest start that earlier calls have returned for the first trial, which later ends of others
+            do not put off.
     """
     first_cpus, free = queue[0][0], capacity - sum(cpus for cpus, _ in running)
     if not running or first_cpus <= free:
@@ -69,8 +67,7 @@ class TrialQueue:
     Attributes:
         requests: Trial -> its request, of all trials of the study that are known so far.
         waiting: Requests that are not dealt out yet, in the order of the plan.
-        running: Trial -> its start, on the clock of `time.monotonic`.
-        deadline: End of the time budget, on the clock of `time.monotonic`.
+        running: Trial -> its start, on the clock of `time.monotonic`, as is the `deadline` of the time budget.
     """
 
     def __init__(self, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
@@ -85,7 +82,6 @@ class TrialQueue:
         for row in rows.values():
             self.note_end(row)
         self._kept_for = plan.processes_kept_for(self.waiting[0]) if self.waiting else None
-        """What the trials of this part of the study have in common that go on in each other's processes."""
         self._promised: tuple[int, float] = (-1, math.inf)
         """The first trial in the queue, and the earliest start that was reckoned for it."""
 
@@ -116,11 +112,12 @@ class TrialQueue:
         cluster, running = self._plan.cluster, [self.requests[trial] for trial in self.running]
         if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
             return None  # Tune asks so often that a closer look would cost it
-        startable = self.startable()
-        # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
-        if not startable or self._plan.needs(startable[0]).num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
+        if not (startable := self.startable()):
             return None
         first, now = startable[0], time.monotonic()
+        # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
+        if self._plan.needs(first).total.num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
+            return None
         index, start = admit(
             [(self._cpus_held(each), self._expected_s(each)) for each in startable],
             [(self._cpus_held(each), self._end_of(each)) for each in running],
@@ -159,14 +156,12 @@ class TrialQueue:
             self._durations.setdefault(self._kind(request), deque(maxlen=REMEMBERED)).append(row.duration_s)
 
     def _kind(self, request: TrialRequest) -> Hashable:
-        """Return what trials of about the same duration have in common."""
-        cell = request.name if self._plan.needs(request).cell is not None else None
-        return request.num_env_runners, request.iterations, request.variant, cell
+        return request.num_env_runners, request.iterations, request.variant, self._plan.needs(request).cell
 
     def _cpus_held(self, request: TrialRequest) -> int:
         """Return the CPUs that no other trial gets while this one runs: all of them where it is to run alone."""
-        needs = self._plan.needs(request)
-        return max(needs.num_cpus, self._plan.cluster.capacity) if request.group is not None else needs.num_cpus
+        num_cpus = self._plan.needs(request).total.num_cpus
+        return num_cpus if request.group is None else max(num_cpus, self._plan.cluster.capacity)
 
     def _expected_s(self, request: TrialRequest) -> float:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
@@ -174,7 +169,6 @@ class TrialQueue:
         return statistics.median(durations) if durations else self._plan.needs(request).seconds
 
     def _end_of(self, request: TrialRequest) -> float:
-        """Return when a running trial should end, on the clock of `time.monotonic`."""
         progress, start = self._rows[request.trial].progress, self.running[request.trial]
         if progress >= RELIABLE_PROGRESS:
             return start + (time.monotonic() - start) / progress

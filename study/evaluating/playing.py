@@ -16,17 +16,15 @@ import numpy as np
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError, wrong_option
-from study.harmless import one_line
 from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit
-from study.space.parsing import parse_space
+from study.space.parsing import find_space, parse_space, read_space
 from study.space.settings import spec_of
-from study.space.space_file import find_space, read_space
-from study.space.spec import StudySpec, what_changed
+from study.space.spec import StudySpec
 from study.statistics import Estimate, mean_interval, rate_interval
-from study.text import count, spans
+from study.text import count, one_line, spans
 from study.trial.policy import STATE_FILE
 
 if TYPE_CHECKING:
@@ -274,10 +272,11 @@ def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment",
         adopted = adopted_by(policy.spec)
         assert adopted is not None and policy.spec.script is not None
         if adopted.facts != policy.spec.script:
-            before, now = (each.model_dump(mode="json") for each in (policy.spec.script, adopted.facts))
-            got, fix = what_changed(before, now)
-            where, rule = adopted.facts.source.file, "must be the script that the study was started with"
-            raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}.")
+            before, where = dict(policy.spec.script), adopted.facts.source.file
+            got = f"other {', '.join(name for name, value in adopted.facts if value != before[name])}"
+            rule = "must be the script that the study was started with"
+            fix = f"Restore {where}, and the modules, files and versions that it reads."
+            raise RecordError(where=where, rule=rule, got=got, fix=fix)
         adopted.enter()
         return experiment_of(spec, script=adopted.pickled), spec
     if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":

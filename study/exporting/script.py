@@ -18,9 +18,9 @@ from study.errors import AnalysisError, RecordError, SpaceError
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
 from study.space.parameters import Calls, Value, set_all
+from study.space.parsing import written
 from study.space.sections import LEARNERS
 from study.space.settings import spec_of
-from study.space.space_file import written
 from study.space.spec import StudySpec
 from study.text import count, spans
 

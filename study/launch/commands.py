@@ -13,8 +13,7 @@ import typer
 
 from study.console import write
 from study.driver.opening import checked_name
-from study.errors import ExitCode, LaunchError, wrong_option
-from study.harmless import mask_credentials
+from study.errors import ClusterError, ExitCode, wrong_option
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
 from study.launch.schedulers import LAUNCHERS, Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
@@ -31,9 +30,9 @@ from study.options import (
     with_options_of,
 )
 from study.records.files import write_atomically
-from study.space.space_file import find_space
+from study.space.parsing import find_space
 from study.space.spec import StudySpec
-from study.text import count, cpu_hours, duration, listed
+from study.text import count, cpu_hours, duration, listed, mask_credentials
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""
@@ -128,7 +127,7 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
             write_atomically(folder / name, text)
     except OSError as error:
         rule, fix = "must be writable", "Choose another --out."
-        raise LaunchError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
+        raise ClusterError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
     if job.launcher in BATCH:
         job_id = launcher.submit()
         _say(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}")

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from study.errors import LaunchError, wrong_option
+from study.errors import ClusterError, wrong_option
 from study.options import seconds
 
 JOB_FILE, SCRIPT = "launch.json", "job.sh"
@@ -71,17 +71,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Read the file of a job's folder.
 
         Raises:
-            LaunchError: It is missing, damaged, or another user could have written it.
+            ClusterError: It is missing, damaged, or another user could have written it.
         """
         again = "Launch the study again."
         try:
             status = file.stat()
             if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
-                raise LaunchError(where=str(file), rule="must belong to you, and nobody else may write it", fix=again)
+                raise ClusterError(where=str(file), rule="must belong to you, and nobody else may write it", fix=again)
             return msgspec.json.decode(file.read_bytes(), type=cls)
         except (OSError, msgspec.DecodeError) as error:
             rule = "must be a launch of this version"
-            raise LaunchError(where=str(file), rule=rule, got=error, fix=again) from error
+            raise ClusterError(where=str(file), rule=rule, got=error, fix=again) from error
 
 
 class Host(msgspec.Struct, frozen=True):

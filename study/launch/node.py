@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import msgspec
 
-from study.errors import ExitCode, LaunchError, StudyError
+from study.errors import ClusterError, ExitCode, StudyError
 from study.machine.cluster import PRIVATE_ENVIRONMENT, RAY_ENVIRONMENT
 from study.machine.host import num_cores, own_folder
 
@@ -195,7 +195,7 @@ def own_address(peer: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((target, 9))
             return str(probe.getsockname()[0])
-    raise LaunchError(where="network", rule=f"must have a route to {peer}", fix="List hosts that reach each other.")
+    raise ClusterError(where="network", rule=f"must have a route to {peer}", fix="List hosts that reach each other.")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from study.errors import ExitCode, LaunchError
+from study.errors import ClusterError, ExitCode
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, Host, Job, parse_hosts
 
 NOTICE_S = 120
@@ -41,20 +41,20 @@ def ask(*command: str) -> str:
     """Run a command of the scheduler and return what it prints.
 
     Raises:
-        LaunchError: It is not here, takes too long, or refuses.
+        ClusterError: It is not here, takes too long, or refuses.
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
     except OSError as error:
         rule, fix = "must be on this machine's PATH", "Launch on the front-end, or see the job with --print."
-        raise LaunchError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
+        raise ClusterError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
     except subprocess.TimeoutExpired as error:
         rule, fix = f"must answer within {ASK_TIMEOUT_S:.0f} s", "Look whether the job is queued, and try again later."
-        raise LaunchError(where=command[0], rule=rule, fix=fix) from error
+        raise ClusterError(where=command[0], rule=rule, fix=fix) from error
     if done.returncode != 0:
         got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
         fix = "Change the options after --, or ask the site's administrators."
-        raise LaunchError(where=command[0], rule="must accept the request", got=got, fix=fix)
+        raise ClusterError(where=command[0], rule="must accept the request", got=got, fix=fix)
     return done.stdout
 
 
@@ -100,26 +100,26 @@ class Launcher:
         """Submit the script, which is in the folder, and return the job's id.
 
         Raises:
-            LaunchError: The scheduler is not here, refuses, or does not answer with an id.
+            ClusterError: The scheduler is not here, refuses, or does not answer with an id.
         """
         (self.folder / SCRIPT).chmod(0o700)
         said = ask(*self.submission())
         if match := re.search(self.id_pattern, said, flags=re.MULTILINE):
             return match[1]
         rule, fix = "must answer with a job id", "Look whether the job is queued before you launch it again."
-        raise LaunchError(where=self.submit_words[0], rule=rule, got=said.strip()[:200], fix=fix)
+        raise ClusterError(where=self.submit_words[0], rule=rule, got=said.strip()[:200], fix=fix)
 
     # --- inside the job ----------------------------------------------------------------------------------------
 
     def variable(self, name: str) -> str:
-        """Return a variable that the scheduler sets in a job; raises `LaunchError` outside of one."""
+        """Return a variable that the scheduler sets in a job; raises `ClusterError` outside of one."""
         if not (value := self._variables.get(name)):
             rule, fix = "must run inside a job of this scheduler", "Submit the study with `launch`."
-            raise LaunchError(where=self.job.launcher, rule=rule, got=f"no {name}", fix=fix)
+            raise ClusterError(where=self.job.launcher, rule=rule, got=f"no {name}", fix=fix)
         return value
 
     def allocation(self) -> Allocation:
-        """Return what the job has; raises `LaunchError` outside of one."""
+        """Return what the job has; raises `ClusterError` outside of one."""
         return f"ssh{os.getpid()}", parse_hosts(self.job.hosts), None
 
     def remote_shell(self, host: Host, line: str) -> list[str]:
@@ -136,7 +136,7 @@ class Launcher:
         """Queue the study again and return the exit code of this job, which began so many seconds after the epoch.
 
         Raises:
-            LaunchError: The scheduler refuses.
+            ClusterError: The scheduler refuses.
         """
         return ExitCode.STOPPED
 
@@ -183,7 +183,7 @@ class Slurm(Launcher):
             return True
         try:  # the signal alone does not tell it from preemption
             return "JobState=CANCELLED" not in self._shown()
-        except LaunchError:
+        except ClusterError:
             return False
 
     def resubmit(self, started_at: float) -> int:
@@ -195,9 +195,9 @@ class Slurm(Launcher):
         job = self.variable("SLURM_JOB_ID")
         try:
             ask("scontrol", "requeue", job)  # SIGTERM follows at once
-        except LaunchError:
+        except ClusterError:
             restarts = None
-            with contextlib.suppress(LaunchError):  # without an answer a second job is better than none
+            with contextlib.suppress(ClusterError):  # without an answer a second job is better than none
                 restarts = re.search(r"\bRestarts=(\d+)", self._shown())
             if restarts is None or int(restarts[1]) <= int(self._variables.get("SLURM_RESTART_COUNT") or 0):
                 ask(*self.submission(f"--dependency=afterany:{job}"))

@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 from study.console import write
-from study.errors import ExitCode, LaunchError, StudyError
+from study.errors import ClusterError, ExitCode, StudyError
 from study.launch.job import BATCH, Host, Job
 from study.launch.node import SIGNALS, UP, Task
 from study.launch.schedulers import LAUNCHERS, Launcher
@@ -66,7 +66,7 @@ class Agent:
             self._process = subprocess.Popen(launcher.remote_shell(host, line), start_new_session=True, **pipes)
         except OSError as error:
             rule, fix = "a remote shell must start there", "Put its command on this host's PATH."
-            raise LaunchError(where=self.host, rule=rule, got=error, fix=fix) from error
+            raise ClusterError(where=self.host, rule=rule, got=error, fix=fix) from error
         assert self._process.stdin is not None and self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
         threading.Thread(target=self._read, daemon=True).start()
@@ -74,10 +74,10 @@ class Agent:
             self._input.write(msgspec.json.encode(task).decode() + "\n")
             self._input.flush()
 
-    def error(self, rule: str) -> LaunchError:
+    def error(self, rule: str) -> ClusterError:
         """Return the error that its end is, with its last lines; a fix of its own comes first."""
         fix = "" if "Fix: " in self.reason else LOOK_AT_LINES
-        return LaunchError(where=self.host, rule=rule, got=self.reason, fix=fix)
+        return ClusterError(where=self.host, rule=rule, got=self.reason, fix=fix)
 
     @property
     def reason(self) -> str:
@@ -131,7 +131,7 @@ class Supervisor:
         """Run the study as far as this job lets it; return the code to exit with. Takes the signals of the process.
 
         Raises:
-            LaunchError: Ray does not start, or the scheduler refuses to queue the study again.
+            ClusterError: Ray does not start, or the scheduler refuses to queue the study again.
         """
         for each in SIGNALS:
             if signal.getsignal(each) is not signal.SIG_IGN:  # under `nohup` this outlives its terminal
@@ -156,7 +156,7 @@ class Supervisor:
         """Bring Ray up on all hosts, the head first; return False where a signal came before that was done.
 
         Raises:
-            LaunchError: It does not come up; says on which host and why.
+            ClusterError: It does not come up; says on which host and why.
         """
         head, *workers = self._hosts
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -201,7 +201,7 @@ class Supervisor:
             if (event := self._next(deadline)) is None:
                 rule = f"Ray must start there within {START_TIMEOUT_S:g} s"
                 fix = "Where file systems are slow, copy the environment to each host in --activate."
-                raise LaunchError(where=", ".join(missing), rule=rule, fix=fix)
+                raise ClusterError(where=", ".join(missing), rule=rule, fix=fix)
             agent, said = event
             if agent is None:
                 return False
@@ -228,7 +228,7 @@ class Supervisor:
         """Run the study's driver to its end; return its exit code.
 
         Raises:
-            LaunchError: It did not start, or the connection to it broke.
+            ClusterError: It did not start, or the connection to it broke.
         """
         job = self._job
         budget = None if self._ends_at is None else self._ends_at - time.time() - MARGIN_S
@@ -296,7 +296,7 @@ class Supervisor:
                 return self._launcher.resubmit(self._started_at)
             rule = "a trial must end in a job, so that it is submitted again"
             fix = "Raise --walltime, or lower the space's budget; the same launch resumes the study."
-            raise LaunchError(where=self._job.study, rule=rule, got="none", fix=fix)
+            raise ClusterError(where=self._job.study, rule=rule, got="none", fix=fix)
         return code
 
     def progress(self) -> tuple[int, str]:
@@ -331,7 +331,7 @@ def supervise(file: Path) -> int:
         return Supervisor(LAUNCHERS[job.launcher](job, file.resolve().parent)).run()
     except StudyError as error:
         note(str(error))
-        return ExitCode.MISTAKE if not isinstance(error, LaunchError) else ExitCode.NO_CLUSTER
+        return ExitCode.MISTAKE if not isinstance(error, ClusterError) else ExitCode.NO_CLUSTER
 
 
 if __name__ == "__main__":

@@ -11,17 +11,19 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from importlib import import_module
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
 
 from study.errors import StudyError
 from study.metrics import CUSTOM, METRICS
+from study.mirrors.tracking_uri import reach
 from study.records.files import write_atomically
-from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, fold_lines
+from study.records.folder import StudyFolder, StudyIdentity
+from study.records.ledger import Ledger, TrialRow, fold_lines, ledger_of
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -35,6 +37,9 @@ from study.records.records import (
     read_lines,
 )
 from study.space.spec import StudySpec
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -56,14 +61,10 @@ class Mirror(ABC):
     """Sends one study to one place.
 
     Attributes:
-        key: Identifies the kind, in file names and between processes.
-        name: Of the kind, for people.
-        place: What its address is called, for people.
+        key, name, place: The kind in file names and between processes, and for people; what its address is called.
         chunk: Most records that are sent at once.
-        folder: The study.
-        address: Of the place; empty where the study has none of this kind.
         opened: Whether the study was found or created there since the last failure.
-        last: The last line that was sent, and `ledger` the state of the study up to there.
+        last, ledger: The last line that was sent, and the state of the study up to there.
         failure: Why the place did not take the last records; None where it did.
         due: When to try again, on the clock of `time.monotonic`.
         done: Whether nothing more is to be sent.
@@ -175,18 +176,16 @@ class Mirror(ABC):
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.mirrored}
+_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.section}
 
 
 class Point(NamedTuple):
-    """One value of one metric."""
+    """One value of one metric, at the time of its record and after so many environment steps of training."""
 
     key: str
     value: float
     time_ms: int
-    """Milliseconds since the epoch, from the record."""
     step: int
-    """Environment steps trained on."""
 
 
 def milliseconds(time_s: float) -> int:
@@ -207,13 +206,8 @@ def points_of(line: Line, row: TrialRow) -> list[Point]:
             step, values = record.env_steps, {"eval_return": record.mean}
         case TrialEnded():
             # The last iteration has said some of it, at the same step.
-            said = _values_of(row.last_iteration) if row.last_iteration else {}
-            missing = object()
-            values = {
-                name: value
-                for name, value in record.summary.items()
-                if name in METRICS and said.get(name, missing) != value
-            }
+            said = _values_of(row.last_iteration).items() if row.last_iteration else set()
+            values = {name: at for name, at in record.summary.items() if name in METRICS and (name, at) not in said}
             step = max((each.env_steps for each in (row.last_iteration, row.last_evaluation) if each), default=0)
             # MLflow's latest value has the largest (step, time): that of the summary must be after the last one's.
             time_ms = max(time_ms, milliseconds(row.last_seen) + 1)
@@ -229,3 +223,148 @@ def _values_of(record: Iteration) -> Metrics:
         values["training_return"] = total / episodes
     so_far = {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
     return values | so_far | {"env_steps_per_s": metrics.get("env_steps_per_s")}
+
+
+# --- TensorBoard and Optuna: the engines are imported when they are opened -------------------------------------------
+
+
+def tag_of(name: str) -> str:
+    """Return the tag of a metric: its section and its name; TensorBoard shows a section of cards for each."""
+    return name if name.startswith(CUSTOM) else f"{METRICS[name].section}/{name}"
+
+
+class TensorBoardMirror(Mirror):
+    """Writes one study to event files, a folder for each trial, below the study's own; needs no TensorBoard.
+
+    Event files can be continued and not amended, so that each mirror writes them anew; the first event of a file lets a
+    TensorBoard that reads meanwhile drop what it has seen.
+    """
+
+    key, name, place = "tensorboard", "TensorBoard's folder", "TensorBoard folder"
+
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(folder)
+        self._writers: dict[int, Any] = {}
+        """Trial -> what writes the file of its latest attempt."""
+
+    @property
+    def address(self) -> str:
+        """The study's folder of event files; empty where it keeps none."""
+        return str(self.folder.tensorboard) if self.folder.tensorboard.is_dir() else ""
+
+    def open(self) -> None:
+        """Begin with the first record."""
+        names = ("event_file_writer", "summary", "proto.event_pb2")
+        self._files, self._summary, self._event = (import_module(f"tensorboardX.{name}") for name in names)
+        self.close()
+        self.folder.make_tensorboard()
+
+    def send(self, lines: list[Line]) -> None:
+        """Write what follows from some records."""
+        for line, points in self.shown(lines):
+            record, trial = line.record, getattr(line.record, "trial", -1)
+            if isinstance(record, TrialStarted):
+                self._start(record, line.time)
+            elif (writer := self._writers.get(trial)) is not None:
+                for point in points:
+                    summary = self._summary.scalar(tag_of(point.key), point.value)
+                    event = self._event.Event(wall_time=point.time_ms / 1000, step=point.step, summary=summary)
+                    writer.write_event(event)
+                if isinstance(record, TrialEnded):
+                    self._writers.pop(trial).close()
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def _start(self, record: TrialStarted, began: float) -> None:
+        """Begin the attempt's file, in place of those of earlier attempts and mirrors."""
+        if (earlier := self._writers.pop(record.trial, None)) is not None:
+            earlier.close()
+        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{record.num_env_runners}_s{record.seed}"
+        path.mkdir(exist_ok=True)
+        for file in path.glob("events.out.tfevents.*.study"):
+            file.unlink(missing_ok=True)
+        writer = self._files.EventsWriter(str(path / "events"), f".{record.attempt:05d}.study")
+        first = self._event.SessionLog(status=self._event.SessionLog.START)
+        writer.write_event(self._event.Event(wall_time=began, session_log=first))
+        self._writers[record.trial] = writer
+
+
+def name_in_storage(identity: StudyIdentity) -> str:
+    """Return the name of the study in a database that other studies share: readable, and no other study's."""
+    return f"{identity.name}-{identity.study_id}"
+
+
+class OptunaMirror(Mirror):
+    """Sends one study to a database, or to the journal file in its folder, for `optuna-dashboard`.
+
+    Every trial is entered once it has ended, whole and in one transaction. The storage makes no proposals.
+    """
+
+    key, name, place = "optuna", "Optuna's storage", "Optuna storage"
+
+    def __init__(self, folder: StudyFolder) -> None:
+        super().__init__(folder)
+        self._storage: BaseStorage | None = None
+
+    @property
+    def address(self) -> str:
+        """The storage that the study was started with, else its journal file; empty where nothing is tuned."""
+        return self.identity.optuna_storage or (str(self.folder.optuna_journal) if self.spec.tuned else "")
+
+    def open(self) -> None:
+        """Find or create the study, see what is there, and begin with the first record.
+
+        What follows from no record is made anew: the journal, and a study with trials that have not ended on record.
+        """
+        import optuna
+        from optuna.storages import JournalStorage, RDBStorage
+        from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+
+        from study.designs.proposals import TRIAL
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.close()
+        if "://" in self.address:
+            reach(self.address)
+            # Before its use, a connection that a restart of the database broke is replaced.
+            storage: BaseStorage = RDBStorage(self.address, engine_kwargs={"pool_pre_ping": True})
+        else:  # its only writer; behind a torn line nothing could be read
+            for file in self.folder.path.glob("optuna.journal*"):
+                file.unlink(missing_ok=True)
+            storage = JournalStorage(JournalFileBackend(self.address, lock_obj=JournalFileOpenLock(self.address)))
+        self._storage, directions = storage, [optuna.study.StudyDirection.MAXIMIZE]
+        name = name_in_storage(self.identity)
+        try:
+            self._study = storage.create_new_study(directions, name)
+        except optuna.exceptions.DuplicatedStudyError:
+            self._study = storage.get_study_id_from_name(name)
+        trials = storage.get_all_trials(self._study, deepcopy=False)
+        self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
+        if self._there - {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}:
+            storage.delete_study(self._study)
+            self._study, self._there = storage.create_new_study(directions, name), set()
+
+    def send(self, lines: list[Line]) -> None:
+        """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
+        from study.designs.proposals import trial_of  # with Optuna, which `open` has imported
+
+        assert self._storage is not None, "open() comes first"
+        ends = [record for line, _ in self.shown(lines) if isinstance(record := line.record, TrialEnded)]
+        for row in [self.ledger.rows[end.trial] for end in ends if end.status != "interrupted"]:
+            if row.optuna_number is not None and row.trial not in self._there:
+                self._storage.create_new_trial(self._study, trial_of(self.spec, row))
+                self._there.add(row.trial)
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        if self._storage is not None:
+            self._storage.remove_session()
+            if (engine := getattr(self._storage, "engine", None)) is not None:
+                engine.dispose()
+            self._storage = None

@@ -1,10 +1,8 @@
 """MLflow: one experiment for the name of a study, one run for the study, one below it for each attempt of a trial.
 
 What a kill leaves between MLflow and the state of its mirror is sent again, and leaves the same: MLflow stores a point
-of equal key, time, step and value once, and runs are known by their tags. The records themselves go along as an
-artifact of the study's run, by which `analysis` reads the study from MLflow.
-
-A trial's run that somebody deletes stays deleted; the study's own is made anew.
+of equal key, time, step and value once, and runs are known by their tags. The records go along as an artifact of the
+study's run, by which `analysis` reads the study. A trial's run that somebody deletes stays deleted.
 """
 
 import contextlib
@@ -25,30 +23,25 @@ from typing import Any
 import msgspec
 
 from study.engine import UNKNOWN, engine_of_space
-from study.harmless import markdown, mask_arguments, mask_credentials, printable
 from study.mirrors.mirror import Mirror, Point, milliseconds
 from study.mirrors.tracking_uri import mlflow_client, reach, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
 from study.space.spec import StudySpec
-from study.text import count
+from study.text import count, markdown, mask_arguments, mask_credentials, printable
 
 _log = logging.getLogger(__name__)
 
 UPLOAD_S = 60.0
 """Seconds at least between two uploads of the records while a study runs."""
-_MOST_POINTS = 800
-"""Of a batch: MLflow takes 1000."""
-_MOST_RUNS = 50_000
-"""Of a study: MLflow's limit of one answer."""
-
+_MOST_POINTS, _MOST_RUNS = 800, 50_000
+"""Of a batch, of which MLflow takes 1000; of a study: MLflow's limit of one answer."""
 STUDY_ID, ROLE, TRIAL, ATTEMPT = "study.id", "study.role", "study.trial", "study.attempt"
 """Tags by which a run is found again."""
 Key = tuple[int, int]
-"""Trial and attempt."""
+"""Trial and attempt; `STUDY` is that of the study's own run."""
 STUDY: Key = (-1, 0)
-"""Key of the study's own run among those of trials and attempts."""
 NUM_RECORDS = "study.records"
 """Tag of the study's run: how many records its artifact `records.jsonl.xz` holds."""
 NOTE = "mlflow.note.content"
@@ -103,15 +96,13 @@ class MlflowMirror(Mirror):
 
         A session's beginning is uploaded at once, so that who reads a study that goes on does not take it for ended.
         """
-        points: dict[Key, list[Point]] = defaultdict(list)
-        changed: set[Key] = set()
+        points, changed = defaultdict[Key, list[Point]](list), set[Key]()
         for line, added in self.shown(lines):
             record = line.record
             key = (record.trial, record.attempt) if isinstance(record, OfTrial) else STUDY
             if isinstance(record, TrialStarted) and (earlier := self.ledger.rows.get(record.trial)) is not None:
                 self._deliver(points, changed)
-                points.clear()
-                changed.clear()
+                points, changed = defaultdict(list), set()
                 self._drop((earlier.trial, earlier.attempt))
             if added:
                 points[key] += added
@@ -122,10 +113,7 @@ class MlflowMirror(Mirror):
             self._upload_records()
 
     def end(self) -> None:
-        """Show the study as ended; one that its driver has not closed was killed.
-
-        With the end come the answer, the tables, and what was made on request: the report, films.
-        """
+        """Show the study as ended, with the answer, tables, report and films; one that is not closed was killed."""
         running = {(row.trial, row.attempt) for row in self.ledger.rows.values() if row.status == "running"}
         self._deliver({}, {STUDY, *running}, ended=True)
         self._find_runs()
@@ -136,17 +124,14 @@ class MlflowMirror(Mirror):
         self._upload_records()
         folder = self.folder
         for part in (folder.table, folder.certificate, folder.certificate_page, folder.report, folder.clips):
-            if part.is_dir():
-                self._store(self._client.log_artifacts, local_dir=str(part), artifact_path=part.name)
-            elif part.exists():
+            if part.exists():  # MLflow takes a folder too
                 self._store(self._client.log_artifact, local_path=str(part))
 
     # --- runs ----------------------------------------------------------------------------------------------------
 
     def _find_or_create_experiment(self) -> str:
         """Return the experiment of the study's name; studies of one name share it and differ by their tags."""
-        experiment = self._client.get_experiment_by_name(self.identity.name)
-        if experiment is not None:
+        if (experiment := self._client.get_experiment_by_name(self.identity.name)) is not None:
             return str(experiment.experiment_id)
         # A folder beside an SQLite database, absolute for `mlflow ui`; a server chooses itself.
         database, folder = sqlite_path(self.address), re.sub(r"[^\w.-]", "_", self.identity.name)
@@ -221,7 +206,6 @@ class MlflowMirror(Mirror):
                 params=[Param(name, str(value)) for name, value in params.items()],
                 tags=[RunTag(name, value) for name, value in tags.items()],
             )
-            # What its driver has not closed was killed when it ended, until a resume.
             if ended or status != "running":
                 shown = "KILLED" if status == "running" else _STATUS.get(status, "KILLED")
                 self._client.set_terminated(run_id, status=shown, end_time=milliseconds(end))

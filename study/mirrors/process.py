@@ -1,9 +1,7 @@
 """What follows a study's records for all its mirrors: `sync` on request, and a process of its own beside a driver.
 
-The driver calls neither MLflow nor a database: it writes records, and one process of its own sends them, to each place
-in turn. A place that is away is asked again and again, and then gets what it lacks. The process can hang or be
-killed without harm to the driver: the records hold all that is to be sent, and a file for each mirror says how far it
-is and what is wrong.
+A place that is away is asked again and again, and then gets what it lacks. The process can hang or be killed without
+harm to the driver: the records hold all that is to be sent, and a file for each mirror says how far it is.
 
 `python -m study.mirrors.process FOLDER PARENT`. Standard input brings a line of JSON, the seconds that are left and the
 study's answer; its end means that the driver is gone.
@@ -24,14 +22,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from study.errors import RecordError, StudyError, TrackingError
-from study.harmless import mask_credentials, printable
 from study.machine.host import set_back
-from study.mirrors.boards import OptunaMirror, TensorBoardMirror
-from study.mirrors.mirror import Mirror
+from study.mirrors.mirror import Mirror, OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.tracking_uri import AWAY, reason_of, refusal
 from study.records.files import at_work, take, usable
 from study.records.folder import StudyFolder
+from study.text import mask_credentials, printable
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +55,8 @@ _SOURCES = Path(__file__).resolve().parents[2]
 
 def mirrors_of(folder: StudyFolder) -> list[Mirror]:
     """Return a mirror for each place that a study has; the files in its folder come first, as they never wait."""
-    kinds: tuple[type[Mirror], ...] = (TensorBoardMirror, OptunaMirror, MlflowMirror)
-    return [mirror for kind in kinds if (mirror := kind(folder)).address]
+    mirrors = (TensorBoardMirror(folder), OptunaMirror(folder), MlflowMirror(folder))
+    return [mirror for mirror in mirrors if mirror.address]
 
 
 def advance(mirror: Mirror, *, finishing: bool, ended: bool) -> None:
@@ -87,8 +84,7 @@ def sync(mirror: Mirror) -> int:
     """Send to a place what it has not got, in the foreground; return the number of records that it lacked.
 
     Raises:
-        TrackingError: The place refuses, or has not answered for `SYNC_TIMEOUT_S` seconds; or a driver's own process
-            sends to it.
+        TrackingError: The place refuses, has not answered for `SYNC_TIMEOUT_S`, or a driver's own process sends to it.
         RecordError: The records cannot be trusted.
     """
     folder, lacked = mirror.folder.path, mirror.behind
@@ -126,11 +122,7 @@ class MirrorReport(NamedTuple):
 
 
 class MirrorProcess:
-    """The mirrors of one study. They end with `finish`, and also when the driver ends in any other way.
-
-    Attributes:
-        mirrors: Every mirror, by the key of its kind.
-    """
+    """The `mirrors` of one study, by their keys. They end with `finish`, and when the driver ends in any other way."""
 
     def __init__(self, folder: StudyFolder) -> None:
         """Start the process; returns at once."""
@@ -144,10 +136,7 @@ class MirrorProcess:
         return None if self._process is None else self._process.pid
 
     def wait_ready(self, key: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until the study exists in a place, as experiment and run in MLflow: it has been written to.
-
-        For a first start, where a wrong address should end the command. A resume need not insist: the process goes on
-        trying by itself.
+        """Wait until the study exists in a place: at a first start, a wrong address should end the command.
 
         Raises:
             TrackingError: It does not exist after `timeout_s` seconds; says what the process ran into.
@@ -233,8 +222,7 @@ def main(folder: str, parent: str) -> None:
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
     set_back(_NICENESS)
     mirrors, finishing, patient = mirrors_of(StudyFolder(Path(folder))), False, True
-    is_ours = False
-    """Whether the process of an earlier driver has let go of the study."""
+    is_ours = False  # until the process of an earlier driver lets go
     with open(0, "rb", buffering=0) as stdin:
         while not all(mirror.done for mirror in mirrors):
             wait_s = min(each.due for each in mirrors if not each.done) - time.monotonic()

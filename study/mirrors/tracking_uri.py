@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from study.errors import StudyError, TrackingError
-from study.harmless import mask_credentials
+from study.text import mask_credentials
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -37,8 +37,7 @@ _FIXES = {
     r"ModuleNotFoundError|Can't load plugin": "For PostgreSQL pip install 'runner-scaling-study[postgresql]'.",
 }
 """What an error that does not pass by itself says -> what to do."""
-_SERVERS = ("http", "https")
-_DATABASES = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
+_SERVERS, _DATABASES = ("http", "https"), ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
 
 
 def asked_uri(given: str | None) -> str | None:
@@ -47,12 +46,9 @@ def asked_uri(given: str | None) -> str | None:
 
 
 def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
-    """Return the form of `uri` that does not depend on the working directory, if a store can be there.
+    """Return the form of `uri` that does not depend on the working directory, if a store can be there, else raise.
 
     Nothing but the file system is asked. The place is `tracking URI` or `Optuna storage`.
-
-    Raises:
-        TrackingError: It cannot; says why and what to do.
     """
     schemes = (*_DATABASES, *_SERVERS) if place == "tracking URI" else _DATABASES
     scheme, path, rule = _scheme(uri), sqlite_path(uri), ""
@@ -84,9 +80,6 @@ def ask_mlflow(uri: str) -> None:
     """Let MLflow's client ask a server for one experiment, which reads its database; no other place is contacted.
 
     That there is no experiment is an answer too. `/health` would answer while the database is gone.
-
-    Raises:
-        TrackingError: The server refuses or does not answer; says why and what to do.
     """
     if _scheme(uri) in _SERVERS:
         with answering(uri):

@@ -1,12 +1,7 @@
 """Files of a study folder, which may be somebody else's: what may be in it, how files are written, and who works there.
 
-Through a symbolic link in a stranger's folder, a command would write to any file of its user, or copy any file of
-theirs into a packed study; a pipe in a file's place would let a command wait for ever. So nothing but files and folders
-may be in it, and a resume trusts it only where it is the user's own: else a `RecordError` names what is there.
-
 One driver at a time works on a study: it holds the kernel's lock (flock) on `.lock`, which ends with it; the file says
-who it is. Where a file system shows no locks to other hosts, `RecordLog` refuses to write behind another driver, so
-that the records stay whole.
+who it is. Where a file system shows no locks to other hosts, `RecordLog` refuses to write behind another driver.
 """
 
 import contextlib
@@ -22,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from study.errors import RecordError
-from study.harmless import mask_credentials
 from study.machine.host import current_job
+from study.text import mask_credentials
 
 DRAFT = ".draft"
 """How the names of files end that are being written; a kill leaves them."""
@@ -35,7 +30,10 @@ _TRIES, _PAUSE_S = 5, 0.05
 
 
 def check_plain(folder: Path) -> None:
-    """Refuse a folder with anything but files and folders in it, at any depth; links may lead to the folder itself."""
+    """Refuse a folder with anything but files and folders in it, at any depth; links may lead to the folder itself.
+
+    Through a link in a stranger's folder a command would read or write any file of its user; a pipe lets it wait.
+    """
     for place, folders, files in os.walk(folder):
         for path in (Path(place, name) for name in (*folders, *files)):
             with contextlib.suppress(FileNotFoundError):  # a draft that was just renamed

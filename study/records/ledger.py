@@ -1,9 +1,12 @@
-"""Records -> the state of a study: one row per trial, with its summary. The records alone redo every row."""
+"""Records -> the state of a study: one row per trial, with its summary and what its times are worth.
+
+The records alone redo every row.
+"""
 
 import itertools
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
 
@@ -32,7 +35,9 @@ from study.records.records import (
     TrialStarted,
     read_lines,
 )
+from study.space.parameters import SCALE
 from study.space.spec import StudySpec
+from study.text import count
 
 _ADDING: dict[str, Callable[[float, float], float]] = {
     **dict.fromkeys(("mean", "weighted mean", "total"), operator.add),
@@ -50,8 +55,9 @@ _WARM_UP = tuple(each for each in _TIMED if not OF_ITERATIONS[each[0]].endswith(
 class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc]  # it is the one that changes
     """A trial as far as it has come: as what its latest attempt was started, and what came of it.
 
-    Moments are seconds since the epoch; `cpu_s` is of training, `timed` is what came after the warm-up, and `lost` is
-    what earlier attempts used.
+    Moments are seconds since the epoch, by the driver's clock. `cpu_s` is of training, `timed` is what came after the
+    warm-up, and `lost` is what earlier attempts used. `combined` and `counts` have the names of `OF_ITERATIONS`: the
+    sum, the largest or the smallest value so far, and the iterations that had it.
     """
 
     started: float
@@ -64,7 +70,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     timing: Timing | None = None
     timing_reason: str = ""
     provisional: bool = False
-    """Whether the CPU pressure has yet to decide on the timing."""
     engine: str | None = None
     """Which runner and learner were built; None before, and where the records do not tell."""
     startup_time_s: float | None = None
@@ -73,17 +78,14 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     last_iteration: Iteration | None = None
     progress: float = 0.0
     cpus_per_machine: dict[str, int] = field(default_factory=dict)
-    """Machine -> CPUs that the trial reserves there, once its processes are up."""
+    """CPUs that the trial reserves, once its processes are up."""
     node_loads: list[NodeLoad] = field(default_factory=list)
     timed_from: float | None = None
-    """When the warm-up was over, and when the latest iteration was recorded, by the driver's clock."""
     timed_to: float | None = None
     iterations_done: int = 0
     timed_iterations: int = 0
     combined: dict[str, float] = field(default_factory=dict)
-    """By the names of `OF_ITERATIONS`: the sum, the largest or the smallest value so far; none where there was none."""
     counts: dict[str, int] = field(default_factory=dict)
-    """By the same names: iterations that had the metric."""
     timed_episodes: float = 0.0
     """Training episodes that ended after the warm-up, and their environment steps."""
     timed_lengths: float = 0.0
@@ -106,12 +108,6 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
     def last_evaluation(self) -> Evaluation | None:
         """The last evaluation of the attempt."""
         return self.evaluations[-1] if self.evaluations else None
-
-    @property
-    def all_cut(self) -> bool:
-        """Whether no episode of the last evaluation came to its end."""
-        last = self.last_evaluation
-        return last is not None and last.num_cut >= len(last.returns) > 0
 
     @property
     def timed_s(self) -> float:
@@ -223,6 +219,95 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
         return {name: metric.of(end, spec) for name, metric in METRICS.items() if metric.grain == "trial"}
 
 
+# --- what its times are worth ----------------------------------------------------------------------------------------
+
+# A trial's times are its own while every process of it has a core: cores that the study has not reserved on a node are
+# free for others, and nothing but a small rest may be done on the others (`study.machine.load` measures it).
+
+PRESSURE_LIMIT = 0.05
+"""Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
+FOREIGN_LIMIT = 0.1
+"""Cores that others may keep busy on a node beyond those that the study leaves free there.
+
+Sampling waits for its slowest runner, so that on a node of any size one core with a tenth of its time lost makes the
+phase up to a tenth longer. A node's own services stay far below.
+"""
+STOLEN_SHARE = 0.02
+"""Share of a virtual machine's cores that its hypervisor may withhold, where that is more than `FOREIGN_LIMIT`: it
+takes a little from every core, and what it takes from all, all phases lose."""
+
+
+class Label(Struct, frozen=True, kw_only=True):
+    """What a trial's times are worth, and how that is known; see `TrialBuilt`."""
+
+    timing: Timing | None
+    reason: str
+    provisional: bool = False
+
+
+def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterable[TrialRow] = ()) -> Label:
+    """Return the label that an attempt ends with. Only `measured` is in question.
+
+    It may have `failed`, or have `lost` a `node` or a `process`; others ran `beside` it at some time.
+    """
+    if row.timing != "measured":
+        return Label(timing=row.timing, reason=row.timing_reason)
+    runners, combined = int(row.setting[SCALE]), row.combined
+    losses = ["the trial failed"] if failed else []
+    losses += [f"a {lost} of the trial died"] if lost else []
+    for number, what, became in (
+        (runners - int(combined.get("num_healthy_env_runners", runners)), "runner", "lost"),
+        (int(combined.get("num_env_runner_restarts", 0)), "runner", "restarted"),
+        (int(combined.get("num_dropped_samples", 0)), "sample", "dropped"),
+    ):
+        losses += [f"{count(number, what)} {became}"] if number > 0 else []
+    # Where processes share cores because their environments wait, the pressure tells whether any of them had to wait
+    # for one, whoever held it.
+    pressure = row.weighted_mean("cpu_pressure")
+    calm = row.provisional and pressure is not None and pressure < PRESSURE_LIMIT
+    losses += [] if calm else disturbances(row.node_loads, reserved(row, beside))
+    if losses:
+        return Label(timing="tainted", reason=", ".join(losses))
+    if not row.provisional:
+        return Label(timing="measured", reason=row.timing_reason)
+    shown = "unknown" if pressure is None else f"{pressure:.1%}"
+    return Label(timing="measured" if calm else "oversubscribed", reason=f"{row.timing_reason}; CPU pressure {shown}")
+
+
+def reserved(row: TrialRow, others: Iterable[TrialRow]) -> dict[str, tuple[float, float]]:
+    """Return what a study held on the machines of a trial in its timed part, as means, with others that ran beside it.
+
+    Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from that
+    of strangers any more.
+    """
+    begin, end = row.timed_from, row.timed_to
+    if begin is None or end is None or end <= begin:
+        return {}
+    result = {machine: (float(own), 0.0) for machine, own in row.cpus_per_machine.items()}
+    for other in others:
+        until = inf if other.ended_at is None else other.ended_at
+        share = max(min(until, end) - max(other.started, begin), 0.0) / (end - begin)
+        for machine, (held, ended) in result.items():
+            # One whose processes never came up may have begun them anywhere.
+            here = other.cpus_per_machine.get(machine, 0) if other.cpus_per_machine else other.num_cpus
+            result[machine] = (held + here * share, ended + here * share * (until < end))
+    return result
+
+
+def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return in words what disturbed a trial on its nodes, of which `reserved` was held; nothing when it was alone."""
+    found = []
+    for load in loads:
+        held, ended = reserved.get(load.machine or load.host, (load.num_cores, 0.0))
+        if load.foreign_cores > max(load.num_cores - held, 0.0) + FOREIGN_LIMIT + ended:
+            most, busy = f" (most by {load.largest})" if load.largest else "", f"{load.foreign_cores:.1f} of"
+            found.append(f"foreign load on {load.host}: {busy} {load.num_cores} cores busy with other processes{most}")
+        if load.stolen_cores > max(FOREIGN_LIMIT, STOLEN_SHARE * load.num_cores):
+            lost = f"{load.stolen_cores:.1f} of {load.num_cores} cores"
+            found.append(f"stolen time on {load.host}: its hypervisor withheld {lost}")
+    return found
+
+
 # --- a study ----------------------------------------------------------------------------------------------------------
 
 
@@ -235,8 +320,6 @@ class Ledger(Struct, kw_only=True):
     opened: StudyOpened | None = None
     closed: StudyClosed | None = None
     """How the latest driver ended; None while it works, or when it was killed."""
-    restarts: list[tuple[int, int]] = []
-    """(trial, attempt) of attempts that another attempt replaced."""
     decisions: list[StageDecided] = []
     frozen: SettingsFrozen | None = None
     """The settings that a hold-up study confirms, once they are fixed."""
@@ -251,7 +334,6 @@ class Ledger(Struct, kw_only=True):
             case TrialStarted():
                 begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
                 if (earlier := self.rows.get(record.trial)) is not None:
-                    self.restarts.append((record.trial, earlier.attempt))
                     begun.cpu_s_lost = earlier.cpu_s_lost + (earlier.summary.get("cpu_s_spent") or 0.0)
                     reserved = earlier.summary.get("cpu_s_reserved") or 0.0
                     begun.cpu_s_reserved_lost = earlier.cpu_s_reserved_lost + reserved

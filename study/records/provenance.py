@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from study.harmless import mask_credentials
 from study.machine.host import cpu_model, current_job, usable_cpus
+from study.text import mask_credentials
 
 _PACKAGES = (
     *("runner-scaling-study", "ray", "torch", "gymnasium", "optuna", "mlflow", "numpy", "jax", "jaxlib", "envpool"),

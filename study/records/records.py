@@ -16,27 +16,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct, structs
 
 from study.errors import RecordError
-from study.harmless import one_line
 from study.machine.load import NodeLoad
 from study.records.files import sync, usable
 from study.space.parameters import SCALE, Value
 from study.space.settings import Variant
 from study.space.spec import Execution
+from study.text import one_line
 
 SCHEMA = 1
 """Version of the line format; lines of another one are refused."""
 RESTORE = "Restore the file from a backup, or start a new study with --name."
 """What to do about records that cannot be trusted."""
 
-_MOST = 2**53
-"""Whole numbers up to this are exact in JSON and in tables."""
-Whole = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+Whole = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 """Exact as a float, too."""
 Number = Whole | float
 """JSON writes 1.0 as 1, and both stay what they are."""
@@ -357,8 +355,6 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
     """
     if not path.exists():
         return
-    if not path.is_file():  # but for instance a pipe, which somebody would have to fill
-        raise RecordError(where=str(path), rule="must be a file", got="something else", fix=RESTORE)
     try:
         with lzma.open(path, "rb") if path.suffix == ".xz" else path.open("rb") as file:
             file.seek(offset)
@@ -385,7 +381,7 @@ def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[L
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # Linux's goes on while the machine sleeps
 
 
-class RecordLog:
+class RecordLog(contextlib.AbstractContextManager["RecordLog"]):
     """The records file, open for appending by its one driver. Use as a context manager.
 
     Each line is written by one `write` and carries a consecutive number, so that a line torn by a kill, a line lost in
@@ -400,7 +396,6 @@ class RecordLog:
         """
         self.path, self._writing = path, threading.Lock()
         self._closed = False
-        """Whether this driver's session is over: a thread that comes late must not write behind the end."""
         self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
         for line in read_lines(path):
             self._next_seq, self._end = line.seq + 1, line.end
@@ -441,7 +436,7 @@ class RecordLog:
         return line
 
     def _check_alone(self) -> None:
-        """Refuse to write behind another driver, whatever became of the lock, or behind the end of this session."""
+        """Refuse to write behind another driver, whatever became of the lock, or, in a late thread, behind the end."""
         found, rule = "no file", f"only one driver may write, and this one left it at {self._end} bytes"
         with contextlib.suppress(OSError):
             os.close(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))  # else a file server's last answer would do
@@ -453,9 +448,6 @@ class RecordLog:
             return
         fix = "Let one driver alone go on, with --resume; nothing recorded is lost."
         raise RecordError(where=str(self.path), rule=rule, got=found, fix=fix)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -2,19 +2,19 @@
 
 import difflib
 import math
-import reprlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import UnionType
-from typing import Annotated, Any, NotRequired, Required, Union, get_args, get_origin
+from typing import Annotated, Any, NotRequired, Required
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, JsonValue
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from study.errors import Fault
 from study.space.parameters import MAX_WHOLE, NAMES, SCALE, Parameter, Value
+
+MAX_SHOWN = 200
+"""Characters of a value in a message."""
 
 
 def meant_by(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str | None:
@@ -36,11 +36,7 @@ def fault(where: str, rule: str, got: object, fix: str) -> Fault:
 
 def as_yaml(value: object) -> str:
     """Return a value in a message as its YAML says it, a long one in part."""
-    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else _SHORT.repr(value)
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxlist, _SHORT.maxstring, _SHORT.maxother = 4, 20, 20, 200, 200
+    return "nothing" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)[:MAX_SHOWN]
 
 
 def broken(*, rule: str, got: object, fix: str, where: str = "") -> PydanticCustomError:
@@ -64,17 +60,6 @@ def mapping_of(name: str, types: Mapping[str, Any]) -> Any:
     kind = make(name, dict(types))
     kind.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return kind
-
-
-def inner_model(info: FieldInfo) -> type[BaseModel] | None:
-    """Return the model of a field that is a section, perhaps an optional one, or a list or mapping of such."""
-    parts: list[Any] = [info.annotation]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, type) and issubclass(part, BaseModel):
-            return part
-        parts += [*get_args(part)] if get_origin(part) in (list, dict, Union, UnionType) else []
-    return None
 
 
 def _as_whole(value: Any) -> Any:
@@ -113,21 +98,14 @@ class Range(Section):
 Domain = Value | Choices | Range
 
 
-def bounds(domain: Domain) -> tuple[Value, Value]:
-    """Return the least and the greatest value of a domain."""
-    if isinstance(domain, Choices):
-        return min(domain.choices), max(domain.choices)
-    return (domain.low, domain.high) if isinstance(domain, Range) else (domain, domain)
-
-
 def smallest(domain: Domain) -> Value:
     """Return the least value that `domain` can take."""
-    return bounds(domain)[0]
+    return domain.low if isinstance(domain, Range) else min(values(domain))
 
 
 def largest(domain: Domain) -> Value:
     """Return the greatest value that `domain` can take."""
-    return bounds(domain)[1]
+    return domain.high if isinstance(domain, Range) else max(values(domain))
 
 
 def values(domain: Domain) -> Sequence[Value]:

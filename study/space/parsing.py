@@ -1,27 +1,222 @@
 """From a space file to a `StudySpec`, or all its faults: place, line, rule, value, and what to write instead. Pure.
 
-Faults of single fields are reported together, and once there are none, those of the rules between sections. The field
-reference in `search_spaces` is made of the same models.
+Faults of single fields are reported together, and once there are none, those of the rules between sections. Parsers of
+YAML accept more than any space needs: numbers of a million digits, lists nested without end, text that cannot be
+written again. It is refused here, so that no check, table or message has to expect it.
 """
 
+import contextlib
 import difflib
-import json
+import io
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from study.errors import Fault, SpaceError
-from study.space.domains import as_yaml, fault, inner_model, meant_by, suggestion
-from study.space.parameters import ALGORITHMS, EVERY, NAMES, RULES, Parameter
+from study.space.domains import Section, as_yaml, fault, meant_by, suggestion
+from study.space.parameters import ALGORITHMS, MAX_WHOLE, NAMES
 from study.space.rules import RULES_OF
 from study.space.sections import AXES
-from study.space.space_file import MAX_FAULTS, Source
 from study.space.spec import ScriptFacts, StudySpec
+
+SHIPPED = Path(__file__).resolve().parents[2] / "search_spaces"
+MAX_BYTES = 64_000
+"""No space needs more: shipped ones have 2,000."""
+MAX_FAULTS = 100
+"""Most faults of one file that are reported."""
+MAX_DEPTH = 32
+"""Levels of lists and mappings in each other; shipped spaces have five."""
+MAX_KEY = 200
+"""Characters of a key."""
+
+# --- a file -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The plain content of a space file, with the line of each key."""
+
+    name: str
+    content: dict[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+
+    def line_of(self, place: str) -> int | None:
+        """Return the line of `place`, or of the nearest key that holds it."""
+        while place and place not in self.lines:
+            place = place.rpartition(".")[0]
+        return self.lines.get(place) or None
+
+
+def find_space(path: str | Path, *, place: str = "--space") -> Path:
+    """Return the file that `path` means: as given, in `./search_spaces`, or among the shipped ones.
+
+    Raises:
+        SpaceError: There is none; names the nearest. `place`: what named it on the command line.
+    """
+    for name in (str(path), f"{path}.yaml"):
+        for folder in (Path(), Path("search_spaces"), SHIPPED):
+            with contextlib.suppress(OSError, ValueError):  # such as a name that is too long
+                if (folder / name).is_file():
+                    return folder / name
+    shipped = {file.stem: file.name for file in sorted(SHIPPED.glob("*.yaml"))}
+    near = meant_by(Path(path).stem, [*shipped])
+    fix = f"Did you mean '{shipped[near]}'?" if near else f"Give a path, or one of: {', '.join(shipped.values())}."
+    raise SpaceError.of(str(path), where=place, rule="no such file", got=f"'{path}'", fix=fix)
+
+
+def read_space(path: str | Path, *, overrides: Sequence[str] = ()) -> Source:
+    """Read a space file and apply `dotted.key=value` overrides.
+
+    Raises:
+        SpaceError: The file is missing, too large, or not plain YAML.
+    """
+    file = find_space(path)
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+        text = raw.decode("utf-8-sig")
+    except OSError as error:
+        rule = f"cannot be read ({error.strerror})"
+        raise SpaceError.of(str(file), where="file", rule=rule, fix="Check its permissions.") from error
+    except UnicodeDecodeError as error:
+        line, fix = raw.count(b"\n", 0, error.start) + 1, "Save it as UTF-8 in your editor."
+        raise SpaceError.of(str(file), where="file", rule="must be UTF-8 text", fix=fix, line=line) from error
+    if len(raw) > MAX_BYTES:
+        fix = "Give a space file; this one is too large to be one."
+        raise SpaceError.of(str(file), where="file", rule=f"at most {MAX_BYTES} bytes", got="more", fix=fix)
+    source = read_text(text, name=str(file))
+    content, lines = source.content, dict(source.lines)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        *parents, last = key.split(".")
+        if not (equals and all([*parents, last])):
+            rule, fix = "must be dotted.key=value", "Write for instance --set budget.env_steps=10000."
+            raise SpaceError.of(source.name, where="--set", rule=rule, got=f"'{override}'", fix=fix)
+        node = content
+        for part in parents:
+            node[part] = node[part] if isinstance(node.get(part), dict) else {}
+            node = node[part]
+        node[last] = read_text(f"value: {value}", name=f"--set {key}").content["value"]
+        lines = {place: line for place, line in lines.items() if not f"{place}.".startswith(f"{key}.")}
+        lines[key] = 0  # the value no longer comes from a line of the file
+    return Source(name=source.name, content=content, lines=lines)
+
+
+def read_text(text: str, *, name: str) -> Source:
+    """Parse YAML text into plain values with line numbers; nothing is ever constructed from a tag.
+
+    Raises:
+        SpaceError: The text is not one plain YAML mapping with distinct keys.
+    """
+    loader = YAML(typ="safe", pure=True)
+    loader.max_depth = MAX_DEPTH
+    try:
+        tree = loader.compose(io.StringIO(text))
+    except Exception as error:  # a malformed document makes the code of ruamel stumble in many ways
+        fix = "Look there, and in the line before: a space behind each colon, spaces in front of keys, quotes around "
+        fix += "text with : or @, brackets in pairs, no control characters."
+        problem = _printable(getattr(error, "problem", None) or str(error))
+        line = _line_of(error, text)
+        raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
+    if not isinstance(tree, MappingNode):
+        got = "nothing" if tree is None else "a list" if isinstance(tree, SequenceNode) else "a single value"
+        fix = "Write keys with their values, such as environment: {id: CartPole-v1}."
+        raise SpaceError.of(name, where="file", rule="must be a mapping of keys to values", got=got, fix=fix)
+    reader = _Reader(name, loader.constructor)
+    return Source(name=name, content=reader.value(tree, ""), lines=reader.lines)
+
+
+def _line_of(error: Exception, text: str) -> int | None:
+    if isinstance(error, ReaderError):
+        return text.count("\n", 0, error.position) + 1
+    if not isinstance(error, MarkedYAMLError):
+        return None
+    # What is never closed is noticed at the end, and to be mended where it begins.
+    unclosed = "quoted scalar" in str(error.context) or "flow" in str(error.context)
+    mark = error.context_mark if unclosed else error.problem_mark or error.context_mark
+    return mark.line + 1 if mark else None
+
+
+def written(content: Mapping[str, Any], *, header: str = "") -> str:
+    """Return what a `Source` or `StudySpec.to_json` holds as YAML, below a header of comment lines."""
+    stream, yaml = io.StringIO(), YAML()
+    yaml.width = 120
+    yaml.dump(dict(content), stream)
+    return f"{header}\n{stream.getvalue()}" if header else stream.getvalue()
+
+
+_PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "int", "float", "bool", "null"))
+
+
+class _Reader:
+    """Makes plain values of the nodes of a document, notes the line of each key, and refuses what no space has."""
+
+    def __init__(self, name: str, constructor: Any) -> None:
+        self._name, self._constructor = name, constructor
+        self.lines: dict[str, int] = {}
+
+    def value(self, node: Node, place: str) -> Any:
+        if node.anchor is not None:  # aliases can expand without end
+            self._refuse(node, place, "anchors and aliases are not allowed", "Write the value again.")
+        if str(node.tag) not in _PLAIN:
+            fix = "Write a plain value. Put it in quotes if it is text."
+            self._refuse(node, place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
+        if isinstance(node, MappingNode):
+            return self._mapping(node, place)
+        if isinstance(node, SequenceNode):
+            return [self.value(each, _under(place, str(index))) for index, each in enumerate(node.value)]
+        try:
+            value = self._constructor.construct_object(node, deep=True)
+            if isinstance(value, str):
+                value.encode()  # not half of a surrogate pair
+        except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
+            self._refuse(node, place, "must be text or a number that can be read", "Write a plain value.")
+        if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
+            self._refuse(node, place, "whole numbers have at most 64 bits", "Write a smaller number.")
+        return value
+
+    def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
+            fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
+            self._refuse(node, place, "every key in braces must have a value", fix)
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode) or len(key.value) > MAX_KEY or not key.value.isprintable():
+                rule = f"keys must be text, at most {MAX_KEY} printable characters"
+                self._refuse(key, place, rule, "Write another key.")
+            inner = _under(place, key.value)
+            if key.value in result:
+                got = f"'{key.value}' in line {self.lines[inner]} too"
+                self._refuse(key, inner, "keys must be distinct", "Remove one of the two.", got=got)
+            self.lines[inner] = key.start_mark.line + 1
+            result[key.value] = self.value(value, inner)
+        return result
+
+    def _refuse(self, node: Node, place: str, rule: str, fix: str, *, got: str = "") -> NoReturn:
+        line = node.start_mark.line + 1
+        raise SpaceError.of(self._name, where=place or "file", rule=rule, got=got, fix=fix, line=line)
+
+
+def _under(place: str, part: str) -> str:
+    return f"{place}.{part}" if place else part
+
+
+def _printable(text: str) -> str:
+    """Return the first line of a text without what could command a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in text.partition("\n")[0])
+
+
+# --- its faults -------------------------------------------------------------------------------------------------------
 
 
 def parse_space(source: Source, *, scored: bool = True) -> StudySpec:
@@ -53,10 +248,13 @@ _SCORING = ("environment.floor", "environment.reference", "environment.target")
 def _fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """Yield place and field of every key that a person may write; `[]` stands for the number of an item."""
     for name, info in model.model_fields.items():
-        inner, items = inner_model(info), "[]" if get_origin(info.annotation) is list else ""
-        if inner is not ScriptFacts:
+        kinds = (info.annotation, *get_args(info.annotation))  # perhaps an optional section, or a list of such
+        if ScriptFacts not in kinds:
             yield f"{above}{name}", info
-            yield from _fields(inner, f"{above}{name}{items}.") if inner else ()
+        items = "[]" if get_origin(info.annotation) is list else ""
+        for inner in kinds:
+            if isinstance(inner, type) and issubclass(inner, Section) and inner is not ScriptFacts:
+                yield from _fields(inner, f"{above}{name}{items}.")
 
 
 FIELDS = dict(_fields(StudySpec))
@@ -64,10 +262,6 @@ FIELDS = dict(_fields(StudySpec))
 _PLACES = [place.replace("[]", "") for place in (*FIELDS, *(f"parameters.{name}" for name in NAMES))]
 _PLACE_OF = {place.rpartition(".")[2]: place for place in reversed(_PLACES)}
 """Key -> its first place."""
-
-
-# --- pydantic's errors ------------------------------------------------------------------------------------------------
-
 _FIXES: Mapping[str, str] = {
     "missing": "Add it.",
     "int_type": "Write a whole number, such as 1000000 or 1e6.",
@@ -94,7 +288,7 @@ def _faults_of(error: ValidationError, content: Mapping[str, Any]) -> list[Fault
         near = meant_by(parts[-1], keys)
         fix = suggestion(parts[-1], keys) if near or not elsewhere else f"Did you mean '{_PLACE_OF[elsewhere]}'?"
         faults.append(fault(where, "unknown key", "", fix))
-        meant.add(f"{section}.{near}".removeprefix("."))
+        meant.add(_under(section, str(near)))
     return [each for each in faults if each.where not in meant or each.rule != "must be given"]
 
 
@@ -123,38 +317,3 @@ def _known_keys(section: str, content: Mapping[str, Any]) -> list[str]:
         return [*AXES]
     place = re.sub(r"\.\d+", "", section)  # an index
     return [each.rpartition(".")[2] for each in _PLACES if each.rpartition(".")[0] == place]
-
-
-# --- the field reference ----------------------------------------------------------------------------------------------
-
-
-def field_reference() -> str:
-    """Return the field reference as Markdown tables."""
-    lines = ["| field | default | meaning |", "|---|---|---|"]
-    for place, info in FIELDS.items():
-        meaning = (info.description or "").replace("\n", " ").replace("|", "\\|")
-        lines.append(f"| `{place}` | {_shown(info.default)} | {meaning} |")
-    lines += ["", "| parameter | algorithms | default | allowed | meaning |", "|---|---|---|---|---|"]
-    for each in NAMES.values():
-        algorithms = "all" if each.algorithms == EVERY else ", ".join(each.algorithms)
-        allowed = f"{each.kind.__name__} {each.bounds}"
-        lines.append(f"| `{each.name}` | {algorithms} | {_defaults(each)} | {allowed} | {each.meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def _defaults(parameter: Parameter) -> str:
-    """Return the default, and the algorithms that have another one."""
-    if parameter.default is None:
-        return "none" if parameter.name in RULES or parameter.optional else "required"
-    names: dict[float, list[str]] = {}
-    for name in parameter.algorithms:
-        names.setdefault(parameter.defaults.get(name, parameter.default), []).append(name)
-    if len(names) == 1:
-        return _shown(next(iter(names)))
-    return "; ".join(f"{_shown(value)} ({', '.join(each)})" for value, each in names.items())
-
-
-def _shown(value: Any) -> str:
-    if value is PydanticUndefined or isinstance(value, BaseModel):
-        return "required" if value is PydanticUndefined else ""
-    return "none" if value is None else f"`{json.dumps(value)}`"

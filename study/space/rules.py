@@ -1,8 +1,4 @@
-"""Rules between the sections of a space. Pure.
-
-Most are a row of one of three tables, a condition and a message. A rule that needs more is a function that yields a
-`Fault` for each place that breaks it. What concerns one section alone is a validator of it, in `sections`.
-"""
+"""Rules between the sections of a space: rows of three tables, and functions that yield each fault. Pure."""
 
 import functools
 import itertools
@@ -23,8 +19,16 @@ from study.space.parameters import (
     SCALE,
     Value,
 )
-from study.space.sections import AXES, FIRST_EVALUATION_SEED, MOST_SEEDS, EnvironmentSpec, has_levels, is_procgen
-from study.space.settings import BASE_CELL, batch_domain, cells_of, overlay, spec_of_cell
+from study.space.sections import (
+    AXES,
+    FIRST_EVALUATION_SEED,
+    LEARNERS,
+    MOST_SEEDS,
+    EnvironmentSpec,
+    has_levels,
+    is_procgen,
+)
+from study.space.settings import batch_domain, cell_of, overlay
 from study.space.spec import StudySpec
 from study.text import listed
 
@@ -34,9 +38,7 @@ Row = tuple[str, Callable[[StudySpec], object], str, str]
 """Places, separated by blanks; when the rule applies; what must hold, where `{s}` is the space; what to do, where it is
 not what the table says."""
 
-MAX_UNITS = 1_000
-"""Combinations of environments and lengths of fragments that a batch is compared with."""
-MAX_CELLS = 1_000
+MOST_CELLS = 1_000
 """More than anybody can time; the plan looks at each of them."""
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -100,10 +102,6 @@ MUST: tuple[Row, ...] = (
     *((f"environment.{name}", lambda s, name=name: not _above(s.environment.floor, getattr(s.environment, name)),
        "must be above the floor, {s.environment.floor}", "Set floor to what a policy gets that learnt nothing.")
       for name in ("reference", "target")),
-    ("environment.target",
-     lambda s: s.environment.target != s.environment.reference and not _above(
-         s.environment.target, s.environment.reference),
-     "must not be above the reference, {s.environment.reference}", "Lower it, or raise environment.reference."),
     *((f"{section}.kwargs", lambda s, of=section: not has_levels(s.environment.id, getattr(s, of).kwargs),
        "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000", "")
       for section in ("environment", "evaluation")),
@@ -129,6 +127,7 @@ MUST: tuple[Row, ...] = (
     ("parameters.num_minibatches",
      lambda s: s.traits.is_on_policy and "num_minibatches" in s.parameters and s.most_learners > 1,
      "learners cannot share it evenly", "Give minibatch_size instead, or one learner."),
+    ("holdup.published", lambda s: s.holdup and SCALE in s.holdup.published, f"has no {SCALE}: all scales run it", ""),
     ("holdup.small_scale", lambda s: s.holdup and s.holdup.small_scale != min(s.scales),
      "must be the smallest of parameters.num_env_runners, {s.scales}", ""),
     ("holdup.target_scale", lambda s: s.holdup and s.holdup.target_scale not in s.scales,
@@ -175,18 +174,23 @@ _MULTIPLIED = {
 """Parameter or rule -> those that mean nothing without one value of it."""
 
 
-def of_parameters(s: StudySpec) -> Faults:
-    """Yield the parameters that the algorithm or script has not, and rules beside the parameters that they replace."""
+def names(s: StudySpec) -> Faults:
+    """Yield the parameters that the algorithm has not, and rules beside the parameters that they replace."""
     places: dict[str, Iterable[str]] = {"parameters": s.parameters}
+    places |= {f"search.baselines.{index}.parameters": each.parameters for index, each in enumerate(s.search.baselines)}
     places |= {"holdup.published": s.holdup.published} if s.holdup else {}
     places |= {f"throughput.grids.{name}": grid for name, grid in (s.throughput.axes() if s.throughput else {}).items()}
-    for place, names in places.items():
-        for rule in (rule for rule, parameter in REPLACED.items() if {rule, parameter} <= {*names}):
+    for place, given in places.items():
+        for rule in (rule for rule, parameter in REPLACED.items() if {rule, parameter} <= {*given}):
             must = f"takes the place of {REPLACED[rule]}, so that only one may be given"
             yield fault(f"{place}.{rule}", must, "both", "Remove one of the two.")
-    for name in (name for name in s.parameters if name not in s.traits.names):
-        fix = f"Remove it; {s.algorithm} has: {', '.join(sorted(s.traits.parameters))}."
-        yield fault(f"parameters.{name}", f"{s.algorithm} has no such parameter", "", fix)
+        for name in (name for name in given if name not in (*s.traits.names, LEARNERS)):
+            fix = f"Remove it; {s.algorithm} has: {', '.join(sorted(s.traits.parameters))}."
+            yield fault(f"{place}.{name}", f"{s.algorithm} has no such parameter", "", fix)
+
+
+def of_script(s: StudySpec) -> Faults:
+    """Yield the parameters that would have no effect on a script, and those of which it has no one value."""
     if (script := s.script) is None:
         return
     for name in (name for name in script.overridden if name in s.parameters):
@@ -197,8 +201,8 @@ def of_parameters(s: StudySpec) -> Faults:
         needs["holdup"] = ("lr", "minibatch_size", *script.overridden)
     for where, needed in needs.items():
         if missing := [name for name in dict.fromkeys(needed) if name not in s.parameter_names]:
-            got = "a schedule in the script" if {*missing} & {*script.schedules} else "none in the script"
-            yield fault(where, f"needs one value of {listed(missing)}", got, f"Add parameters.{missing[0]}.")
+            rule = f"needs one value of {listed(missing)}, which the script does not give"
+            yield fault(where, rule, "", f"Add parameters.{missing[0]}.")
 
 
 def batches(s: StudySpec) -> Faults:
@@ -224,7 +228,7 @@ def batches(s: StudySpec) -> Faults:
     if s.traits.asynchronous and s.script is None:  # runners deliver whole fragments
         many, fragments = values(s.domain("num_envs_per_env_runner")), values(s.domain(FRAGMENT))
         pairs = ((envs, steps) for envs in many for steps in fragments)  # a range may have a billion: not a product
-        units = {int(envs * steps) * learners for envs, steps in itertools.islice(pairs, MAX_UNITS)}
+        units = {int(envs * steps) * learners for envs, steps in itertools.islice(pairs, MOST_CELLS)}
     sizes = {(where, size): units for scale in s.scales for size in _written(batch_domain(s, scale))}
     sizes |= {("parameters.minibatch_size", size): {learners} for size in _written(minibatch) if given}
     for (place, size), multiples in sizes.items():
@@ -259,19 +263,15 @@ def trials(s: StudySpec) -> Faults:
 
 
 def baselines(s: StudySpec) -> Faults:
-    """Yield what is wrong with the settings that a person names: their names, values and batches."""
-    names = [baseline.name for baseline in s.search.baselines]
-    if len(set(names)) != len(names):
-        yield fault("search.baselines", "names must be distinct", names, "Rename one.")
-    named = {f"search.baselines.{index}.parameters": each.parameters for index, each in enumerate(s.search.baselines)}
-    for place, given in (named | ({"holdup.published": s.holdup.published} if s.holdup else {})).items():
-        for name in given:
-            if name not in s.traits.names or (name == SCALE and place not in named):
-                yield fault(f"{place}.{name}", "no such parameter here", "", "Remove it.")
+    """Yield what is wrong with names, scales and batches of the settings that a person names."""
+    titles = [baseline.name for baseline in s.search.baselines]
+    if len(set(titles)) != len(titles):
+        yield fault("search.baselines", "names must be distinct", titles, "Rename one.")
+    for index, given in enumerate(baseline.parameters for baseline in s.search.baselines):
+        place = f"search.baselines.{index}.parameters"
         if given.get(SCALE, s.scales[0]) not in s.scales:
             yield fault(f"{place}.{SCALE}", f"must be among {s.scales}", given[SCALE], "List it in parameters.")
-        around = s.model_copy(update={"parameters": overlay(s.parameters, given)})
-        for each in batches(around) if place in named else ():  # a space with these values must have batches that run
+        for each in batches(s.model_copy(update={"parameters": overlay(s.parameters, given)})):
             if (name := each.where.rpartition(".")[2]) in given:
                 yield replace(each, where=f"{place}.{name}")
 
@@ -288,22 +288,20 @@ def cells(s: StudySpec) -> Faults:
         fix = f"Give one value; throughput.grids lists values of: {', '.join(AXES)}."
         yield fault(f"parameters.{name}", "the base cell has one value", "several", fix)
     grids = s.throughput.axes()
-    empty = [name for name, axes in grids.items() if not axes]
-    for name in empty:
-        yield fault(f"throughput.grids.{name}", "must vary something", "nothing", f"Give one of: {', '.join(AXES)}.")
-    if (total := sum(math.prod(map(len, axes.values())) for axes in grids.values())) > MAX_CELLS:
-        yield fault("throughput.grids", f"at most {MAX_CELLS} cells in all", total, "List fewer values.")
-    for cell in () if varied or empty or total > MAX_CELLS else cells_of(s):
-        for each in batches(spec_of_cell(s, cell)):
-            if cell.name == BASE_CELL:
-                yield each
-            else:
-                rule = f"{each.where.rpartition('.')[2]} in cell '{cell.name}': {each.rule}"
-                yield replace(each, where=f"throughput.grids.{cell.grids[0]}", rule=rule)
+    if (total := sum(math.prod(map(len, axes.values())) for axes in grids.values())) > MOST_CELLS:
+        yield fault("throughput.grids", f"at most {MOST_CELLS} cells in all", total, "List fewer values.")
+    of_base = [] if varied else [*batches(cell_of(s, {})[1])]
+    yield from of_base
+    for grid, axes in () if varied or of_base or total > MOST_CELLS else grids.items():
+        for numbers in itertools.product(*axes.values()):
+            name, cell = cell_of(s, dict(zip(axes, numbers, strict=True)))
+            for each in batches(cell):
+                rule = f"{each.where.rpartition('.')[2]} in cell '{name}': {each.rule}"
+                yield replace(each, where=f"throughput.grids.{grid}", rule=rule)
 
 
 RULES_OF: Mapping[str, tuple[Rule, ...]] = {
-    "search": (tables, of_parameters, batches, trials, baselines),
-    "throughput": (tables, of_parameters, cells),
+    "search": (tables, names, of_script, batches, trials, baselines),
+    "throughput": (tables, names, of_script, cells),
 }
 """Kind of study -> its rules."""

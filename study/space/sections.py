@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from study.space.domains import (
     Arguments,
@@ -101,20 +101,9 @@ beside a second environment, which is tried before the first trial. `shared`: se
             rule, fix = "must be `module:Class`, without `.py`", f"Did you mean '{module}{file[2]}'?"
             raise broken(rule=rule, got=f"'{env_id}'", fix=fix)
         if is_procgen(env_id) and env_id.removeprefix(PREFIX) not in GAMES:
-            raise broken(
-                rule="must be a game of Procgen",
-                got=f"'{env_id}'",
-                fix=suggestion(env_id, [f"{PREFIX}{each}" for each in GAMES]),
-            )
+            fix = suggestion(env_id, [f"{PREFIX}{each}" for each in GAMES])
+            raise broken(rule="must be a game of Procgen", got=f"'{env_id}'", fix=fix)
         return env_id
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in_backend(cls, content: Any) -> Any:
-        """Let EnvPool step the games of Procgen: nobody else does."""
-        if isinstance(content, dict) and is_procgen(str(content.get("id", ""))):
-            return {"backend": "envpool", **content}
-        return content
 
 
 class NetworkSpec(Section):

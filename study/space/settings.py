@@ -10,7 +10,6 @@ rounded to such a multiple. What a person wrote runs as it is, or is refused by 
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from study.space.domains import Choices, Domain, Range
@@ -139,52 +138,27 @@ BASE_CELL = "anchor"
 """Name of the base cell in records; it begins and ends every block."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What a trial is to time: numbers, no rules."""
-
-    name: str
-    """Distinct within a study; the base cell's is `BASE_CELL`."""
-    num_env_runners: int
-    num_learners: int
-    setting: Mapping[str, Value]
-    """Every other parameter of PPO."""
-    grids: tuple[str, ...] = ()
-    """The grids that the cell belongs to."""
-
-
-def cells_of(spec: StudySpec) -> tuple[Cell, ...]:
-    """Return the distinct cells of a throughput study, the base cell first; one that several grids name is one cell."""
+def cells_of(spec: StudySpec) -> dict[str, StudySpec]:
+    """Return name -> space of the distinct cells of a throughput study, the base cell first, each of one value."""
     assert spec.throughput is not None  # only a throughput study has cells
-    asked: list[tuple[str, dict[str, int]]] = [("", {})]
-    for grid, axes in spec.throughput.axes().items():
-        asked += [(grid, dict(zip(axes, numbers, strict=True))) for numbers in itertools.product(*axes.values())]
-    cells: dict[str, Cell] = {}
-    for grid, changes in asked:
-        cell = _cell(spec, changes)
-        known = cells.setdefault(cell.name, cell)
-        cells[cell.name] = replace(known, grids=tuple(dict.fromkeys((*known.grids, *([grid] if grid else [])))))
-    base, *others = cells.values()
-    return replace(base, name=BASE_CELL), *others
+    cells = dict([cell_of(spec, {})])
+    for axes in spec.throughput.axes().values():
+        cells |= (cell_of(spec, dict(zip(axes, each, strict=True))) for each in itertools.product(*axes.values()))
+    base, *others = cells.items()
+    return {BASE_CELL: base[1], **dict(others)}
 
 
-def spec_of_cell(spec: StudySpec, cell: Cell) -> StudySpec:
-    """Return a spec fixed to this cell's values; `execution: auto` is real, since emulated trials have no clock."""
-    parameters = {**cell.setting, SCALE: cell.num_env_runners}
-    execution = "real" if spec.execution == "auto" else spec.execution
-    fixed = spec.model_copy(update={"parameters": parameters, "execution": execution})
-    return spec_of(fixed, "study", num_learners=cell.num_learners)
+def cell_of(spec: StudySpec, changes: Mapping[str, int]) -> tuple[str, StudySpec]:
+    """Return name and space of the base cell with changes; a minibatch larger than its batch stays, to be refused.
 
-
-def _cell(spec: StudySpec, changes: Mapping[str, int]) -> Cell:
-    """Return the base cell with changes; a minibatch larger than its batch stays, to be refused."""
-    scale = changes.get(SCALE, spec.scales[0])
-    learners = changes.get(LEARNERS, spec.resources.num_learners)
+    `execution: auto` is real, since emulated trials have no clock.
+    """
+    scale, learners = changes.get(SCALE, spec.scales[0]), changes.get(LEARNERS, spec.resources.num_learners)
     setting = overlay(spec.fixed, {name: changes[name] for name in changes if name not in (SCALE, LEARNERS)})
-    numbers = {name: value for name, value in resolve(setting, scale).items() if name != SCALE}
-    if "num_minibatches" not in setting:
-        numbers["minibatch_size"] = setting["minibatch_size"]
+    numbers = resolve(setting, scale)
+    numbers |= {name: setting[name] for name in ("minibatch_size",) if name in setting}
     short = {"k": "num_envs_per_env_runner", "B": "train_batch_size", "m": "minibatch_size", "E": "num_epochs"}
-    words = [f"n={scale}", *(f"{letter}={numbers[name]}" for letter, name in short.items())]
-    name = " ".join([*words, *([f"L={learners}"] if learners else [])])
-    return Cell(name=name, num_env_runners=scale, num_learners=learners, setting=numbers)
+    words = [f"n={scale}", *(f"{letter}={numbers[name]}" for letter, name in short.items() if name in numbers)]
+    execution = "real" if spec.execution == "auto" else spec.execution
+    fixed = spec.model_copy(update={"parameters": numbers, "execution": execution})
+    return " ".join([*words, *([f"L={learners}"] if learners else [])]), spec_of(fixed, "study", num_learners=learners)

@@ -96,14 +96,13 @@ class ScriptFacts(Section):
     @property
     def defaults(self) -> dict[str, Value]:
         """The script's values that a space can hold: numbers within the bounds of our parameters."""
-        numbers = {name: value for name, value in self.values.items() if type(value) in (int, float)}
         found: dict[str, Value] = {}
-        for name, value in numbers.items():
-            parameter = PARAMETERS.get(name)
-            if name == SCALE:
-                found[name] = max(int(value), 1)  # without runners its main process samples, as one runner does
-            elif parameter and math.isfinite(value) and parameter.allows(value) and value == parameter.kind(value):
-                found[name] = parameter.kind(value)
+        for name, value in self.values.items():
+            if name not in PARAMETERS or type(value) not in (int, float) or not math.isfinite(value):
+                continue
+            value = max(value, 1) if name == SCALE else value  # without runners its main process samples, as one does
+            if PARAMETERS[name].allows(value) and value == PARAMETERS[name].kind(value):
+                found[name] = PARAMETERS[name].kind(value)
         return found
 
     @property
@@ -116,18 +115,6 @@ class ScriptFacts(Section):
             parameters=tuple(name for name in PARAMETERS if name in taken),
             defaults={name: value for name, value in self.defaults.items() if name in taken},
         )
-
-
-def what_changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, str]:
-    """Return in words how the facts of a script differ from those that a study was started with, and what to restore.
-
-    Both are `ScriptFacts` as JSON values.
-    """
-    old, new = ({**facts, **facts["source"]} for facts in (before, now))
-    facts = [name for name in sorted({*old, *new} - {"source", "file", "sha256"}) if old.get(name) != new.get(name)]
-    which = "the same" if old["sha256"] == new["sha256"] else "another"
-    got = f"{which} {new['file']}" + (f", which gives other {', '.join(facts)}" if facts else "")
-    return got, f"Restore {new['file']}, and the modules, files and versions that it reads"
 
 
 # --- the schema -------------------------------------------------------------------------------------------------------
@@ -208,6 +195,8 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
             filled = {"learner": "rllib", **filled}
         if facts is not None:
             filled = {"algorithm": traits.name, **filled, "environment": {"id": facts.environment, **environment}}
+        elif is_procgen(str(environment.get("id"))):  # nobody else steps them
+            filled["environment"] = {"backend": "envpool", **environment}
         if isinstance(holdup := content.get("holdup"), dict) and isinstance(name := holdup.get("published"), str):
             env_id = facts.environment if facts else str(environment.get("id"))
             filled["holdup"] = {**holdup, "published": published_setting(name, env_id)}

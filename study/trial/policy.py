@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from study.errors import RecordError
-from study.harmless import one_line
+from study.text import one_line
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm

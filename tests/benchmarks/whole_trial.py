@@ -119,9 +119,8 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
     wall, cpu = time.perf_counter(), time.process_time()
     from study.records.records import Evaluation, Iteration
     from study.space.parameters import SCALE
-    from study.space.parsing import parse_space
+    from study.space.parsing import Source, parse_space
     from study.space.settings import runnable
-    from study.space.space_file import Source
     from study.trial.messages import TrialConfig
     from study.trial.run import TrialRun
     from tests.integration.trials import asked

@@ -22,7 +22,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from study.cli.commands import sync_study
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
-from study.mirrors.boards import OptunaMirror, TensorBoardMirror, name_in_storage
+from study.mirrors.mirror import OptunaMirror, TensorBoardMirror, name_in_storage
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess, mirrors_of, sync
 from study.records.ledger import ledger_of

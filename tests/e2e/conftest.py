@@ -8,18 +8,10 @@ import pytest
 
 from tests.testbed.schedulers import oar, slurm, ssh  # noqa: F401 (fixtures: their names are all that is used)
 
-BROWSER_FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=2800,1300",
-]
+BROWSER_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-dev-shm-usage "
+    "--disable-background-networking --disable-component-update --disable-sync --window-size=2800,1300"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +22,7 @@ def browser(tmp_path_factory):
         pytest.skip("chromium or chromedriver is not installed (Debian: chromium, chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in (*BROWSER_FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+    for flag in (*BROWSER_FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
     yield driver

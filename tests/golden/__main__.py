@@ -1,7 +1,6 @@
 """`python -m tests.golden write [words]`: write the golden files anew, or those of subjects with a word."""
 
 import argparse
-import itertools
 import tempfile
 from pathlib import Path
 
@@ -18,11 +17,7 @@ def main() -> None:
         def wanted(name: str) -> bool:
             return not asked.words or any(word in name for word in asked.words)
 
-        everything = itertools.chain(
-            sequences.files(wanted, Path(scratch)),
-            examples.files(wanted),
-        )
-        for path, content in everything:
+        for path, content in (*sequences.files(wanted, Path(scratch)), *examples.files(wanted)):
             before = path.read_text() if path.exists() else None
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)

@@ -1,96 +1,95 @@
 """What studies of all kinds write down from their first to their last record, with trials that are invented.
 
-The driver is the program's own, entered by its command: plan, queue, admission, proposals, decisions, ledger, records,
-certificate. Each study is one text: a record a line, without what differs between machines and days.
+Plan, queue, admission, proposals, decisions, ledger and records are the driver's own; Ray Tune is left out. The clock
+moves as trials report, and at no other time, so that a study comes to the same records wherever it runs.
 """
 
 import json
+import math
 import re
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from study.driver.conductor import Fault
 from study.machine.load import NodeLoad
-from tests.golden import entry
-from tests.golden.engine import FAILED, LOST_NODE, LOST_PROCESS, Clock, Engine, Killed, Script, Trouble
-from tests.values import replace
+from study.space.spec import StudySpec
+from tests.driven import Driven
+from tests.holdup import holdup_spec, luck
+from tests.reported import built, evaluation, iteration, report
+from tests.spaces import cluster, spec, throughput_spec
 
 GOLDEN = Path(__file__).with_name("sequences")
-VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "effective", "placement", "node_loads"}
-"""Fields that say when, where and with what a study ran, and those that repeat what the invented trials said."""
+VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "node_loads"}
+"""Fields that say when, where and with what a study ran."""
 PROSE = {"reason", "detail", "timing_reason"}
 """Sentences: their numbers alone are compared, as those of any text of more than three words but `NAMES`."""
 NAMES = {"anchor", "name"}
+LENGTH = 4
+"""Iterations of a trial that its place in the plan does not limit."""
+Troubles = Mapping[tuple[int, int], Fault]
+"""What befalls an attempt in its second iteration, by trial and attempt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A study."""
 
-    space: str
-    nodes: tuple[entry.Node, ...]
-    script: Callable[[], Script] = Script
+    spec: StudySpec
+    troubles: Troubles = field(default_factory=dict)
+    loads: Mapping[int, NodeLoad] = field(default_factory=dict)
+    """What else the node did, by trial."""
     kills: tuple[int, ...] = ()
-    """Results of each session after which it is killed; a last session goes on to the end."""
+    """Trials of each session after which it is killed; a last session goes on to the end."""
 
 
-# --- running -------------------------------------------------------------------------------------------------------
+class Invented(Driven):
+    """A session whose trials report what follows from their setting and seed."""
+
+    def __init__(self, path: Path, case: Case, clock: list[float]) -> None:
+        super().__init__(path, case.spec, cluster=cluster(n0=6))
+        self._case, self._clock = case, clock
+
+    def finish(self, trial: int) -> None:
+        """Let a trial report, an iteration at a time, and end."""
+        row = self.conductor.ledger.rows[trial]
+        scale, batch, key = (
+            row.num_env_runners,
+            row.setting["train_batch_size"],
+            (sorted(row.setting.items()), row.seed),
+        )
+        seconds = batch / (900 * scale**0.85) * (1 + 0.05 * luck("seconds", *key))
+        peak = 480 - 90 * abs(math.log10(row.setting["lr"]) + 3) - 12 * abs(math.log2(batch / (60 * scale)))
+        length = row.iterations or LENGTH
+        for number in range(1, length + 1):
+            self._clock[0] += seconds
+            if number == 2 and (fault := self._case.troubles.get((trial, row.attempt))) is not None:
+                self.conductor.fail(trial, fault)
+                return
+            told = [built({"host": "n0", "num_cpus": row.num_cpus})] if number == 1 else []
+            told.append(one := iteration(number, steps=batch, seconds=seconds, cpu_time_s=seconds * row.num_cpus))
+            if self.spec.learns and number % 2 == 0:
+                final = peak * min(number / length / 0.6, 1) + 6 * luck("return", *key, row.first_episode)
+                told.append(evaluation(one, final, progress=number / length))
+            report(self.conductor, trial, *told, progress=number / length)
+        self.conductor.finish(trial, None, [self._case.loads[trial]] if trial in self._case.loads else [])
 
 
-def command(folder: Path) -> list[str]:
-    """Return the words that run the study of a folder."""
-    words = ["run", "--space", str(folder / "space.yaml"), "--out", str(folder / "studies"), "--name", "demo"]
-    return [*words, "--address", "described", "--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
-
-
-def run(case: Case, folder: Path) -> Path:
-    """Run a study in an empty folder, as often as it is killed and resumed; return the study's folder."""
-    space, out = folder / "space.yaml", folder / "studies"
-    space.write_text(case.space)
-    study, kept, clock = out / "demo", folder / "kept", Clock()
-    words = command(folder)
-    for number, kill_after in enumerate((*case.kills, 0)):
-        script = case.script()
-        script.kill_after = kill_after
-        script.on_kill = lambda: _copy(study, kept)
-        resume, engine = ["--resume"] if number else [], Engine.of(clock, script, folder)
-        try:
-            with entry.on_cluster(case.nodes, engine), clock.installed():
-                code, text = entry.run_command(*words, *resume)
-            assert engine.mistake is None, engine.mistake
-            assert code in (0, 1), text
-        except Killed:
-            _put_back(kept, study)
-            clock.now += 3600.0  # until somebody notices
-    return study
-
-
-def _copy(source: Path, target: Path) -> None:
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target)
-
-
-def _put_back(kept: Path, study: Path) -> None:
-    """Take back what the driver wrote after it was killed, within the files that are there."""
-    for path in sorted(study.rglob("*"), reverse=True):
-        if not (kept / path.relative_to(study)).exists():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in kept.rglob("*"):
-        target = study / path.relative_to(kept)
-        if path.is_dir():
-            target.mkdir(exist_ok=True)
-        else:
-            target.write_bytes(path.read_bytes())
-
-
-# --- what is compared ----------------------------------------------------------------------------------------------
-
-
-def records_of(study: Path) -> list[dict[str, Any]]:
-    """Return the records of a study, as they are in the file."""
-    return [json.loads(line) for line in (study / "records.jsonl").read_text().splitlines()]
+def text_of(name: str, folder: Path) -> str:
+    """Return what is compared of a study, from a run in an empty folder, as often as it is killed and resumed."""
+    case, clock = CASES[name], [1_790_000_000.0]
+    stopped = {"time": lambda: clock[0], "monotonic": lambda: clock[0], "clock_gettime": lambda _: clock[0]}
+    with mock.patch.multiple(time, **stopped):
+        for most in (*case.kills, None):
+            session = Invented(folder, case, clock)
+            session.run(session.finish, most=most)
+            clock[0] += 3600  # until somebody notices
+    lines = (json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines())
+    kept = [line for line in lines if line["kind"] not in ("iteration", "evaluation", "trial_built")]
+    return "".join(json.dumps(lasting(line), separators=(",", ":")) + "\n" for line in kept)
 
 
 def lasting(value: Any, *, key: str = "") -> Any:
@@ -107,155 +106,29 @@ def lasting(value: Any, *, key: str = "") -> Any:
     return value
 
 
-def lines_of(study: Path) -> list[str]:
-    """Return what is compared of each record; of a trial's iterations the first two and the last."""
-    records = records_of(study)
-    last: dict[tuple[int, int], int] = {}
-    for record in records:
-        if record["kind"] == "iteration":
-            last[record["trial"], record["attempt"]] = record["iteration"]
-    kept = [
-        record
-        for record in records
-        if record["kind"] != "iteration" or record["iteration"] in (1, 2, last[record["trial"], record["attempt"]])
-    ]
-    return [json.dumps(_shortened(lasting(record)), separators=(",", ":")) for record in kept]
-
-
-def _shortened(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record without what the invented trial alone has said."""
-    if record["kind"] == "iteration":
-        metrics = {"env_steps_per_s": record["metrics"].get("env_steps_per_s")}
-        return {name: record[name] for name in ("kind", "trial", "attempt", "iteration")} | metrics
-    if record["kind"] == "evaluation":
-        return {name: record[name] for name in ("kind", "trial", "attempt", "iteration", "progress")}
-    return record
-
-
-def certificate_of(study: Path) -> str:
-    """Return what is compared of a certificate: everything but words and days."""
-    content = json.loads((study / "certificate.json").read_text())
-    return json.dumps(_without_words(lasting(content)), indent=1) + "\n"
-
-
-WORDS = {"law", "note", "notes", "sentence", "sentences", "meaning", "basis", "id", "space_digest"}
-
-
-def _without_words(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_words(each) for name, each in value.items() if name not in WORDS}
-    return [_without_words(each) for each in value] if isinstance(value, list) else value
-
-
-def texts_of(name: str, folder: Path) -> dict[str, str]:
-    """Return the golden files of a case, by name, from a run in `folder`."""
-    study = run(CASES[name], folder)
-    files = {f"{name}.jsonl": "\n".join(lines_of(study)) + "\n"}
-    if (study / "certificate.json").exists():
-        files[f"{name}.certificate.json"] = certificate_of(study)
-    return files
-
-
 def files(wanted: Callable[[str], bool], folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the golden files of sequences with what they should hold."""
     for name in filter(lambda name: wanted(f"sequences/{name}"), CASES):
-        (own := folder / name).mkdir()
-        for file, text in texts_of(name, own).items():
-            yield GOLDEN / file, text
+        yield GOLDEN / f"{name}.jsonl", text_of(name, folder / name)
 
 
 # --- the studies ---------------------------------------------------------------------------------------------------
 
-SIX_CORES = (("n0", 6, 6, 64_000, 0.0),)
-
-SEARCH = """
-environment: {id: CartPole-v1, floor: 0, reference: 500, target: 400}
-parameters:
-  num_env_runners: [1, 2, 4]
-  num_envs_per_env_runner: 2
-  train_batch_size: {low: 200, high: 800, log: true}
-  lr: {low: 1.0e-4, high: 1.0e-2, log: true}
-  minibatch_size: [32, 64]
-budget: {env_steps: 14000}
-search:
-  sampler: tpe
-  num_trials: 36
-  seeds: [1, 2]
-  baselines:
-    - {name: tutorial, parameters: {train_batch_size: 400, lr: 3.0e-4, minibatch_size: 64}}
-evaluation: {episodes: 3, num_evaluations: 3}
-"""
-
-THROUGHPUT = """
-kind: throughput
-environment: {id: Acrobot-v1}
-parameters:
-  num_env_runners: 2
-  num_envs_per_env_runner: 1
-  train_batch_size: 400
-  minibatch_size: 100
-  num_epochs: 4
-throughput:
-  iterations: 2
-  blocks: 3
-  grids:
-    strong: {num_env_runners: [1, 2, 4]}
-    weak: {num_env_runners: [1, 2, 4], steps_per_env_runner: 200}
-    epochs: {num_env_runners: [1, 4], num_epochs: [1, 8]}
-    learners: {num_env_runners: 2, num_learners: [1]}
-"""
-
-HOLD_UP = """
-environment: {id: CartPole-v1, floor: 0, reference: 500, target: 400}
-parameters:
-  num_env_runners: [2, 4, 6]
-  num_envs_per_env_runner: 1
-  steps_per_env_runner: {low: 20, high: 100, log: true}
-  lr: {low: 1.0e-4, high: 1.0e-2, log: true}
-  lr_scaling_exponent: 0.5
-  minibatch_size: 16
-execution: emulated
-budget: {env_steps: 9000}
-search: {sampler: tpe}
-evaluation: {episodes: 2, num_evaluations: 4}
-holdup:
-  target_scale: 6
-  small_scale: 2
-  unseen_scales: [3]
-  num_settings: 8
-  race: {num_settings: 3, blocks: [1, 1]}
-  seed: 5
-  confirm: {num_seeds: 6, num_seeds_rllib: 2}
-"""
-
-
-def troubled() -> Script:
-    """Return a script with a trial that fails, one whose node is lost, and one that loses its process twice."""
-    return Script(
-        troubles={
-            (3, 1): Trouble(iteration=2, error=FAILED),
-            (5, 1): Trouble(iteration=2, error=LOST_NODE),
-            (7, 1): Trouble(iteration=1, error=LOST_PROCESS),
-            (7, 2): Trouble(iteration=2, error=LOST_PROCESS),
-        }
-    )
-
-
-def disturbed() -> Script:
-    """Return a script with foreign load beside a trial, stolen time beside another, and a failure in a pair."""
-    busy = NodeLoad(host="n0", num_cores=6, seconds=1.0, foreign_cores=6.5, stolen_cores=0.0, largest="make")
-    return Script(
-        troubles={(4, 1): Trouble(iteration=1, error=FAILED), (9, 1): Trouble(iteration=2, error=LOST_NODE)},
-        loads={
-            2: [busy],
-            6: [replace(busy, foreign_cores=0.0, stolen_cores=0.5)],
-        },
-    )
-
-
+TROUBLES = {
+    (3, 1): Fault("its environment raised", None),
+    (5, 1): Fault("its node has died", "node"),
+    (7, 1): Fault("its main process has died", "process"),
+    (7, 2): Fault("its main process has died", "process"),
+}
+BUSY = NodeLoad(host="n0", num_cores=6, seconds=1.0, foreign_cores=6.5, stolen_cores=0.0, largest="make")
+HOLD_UP = holdup_spec(parameters__lr={"low": 1e-4, "high": 1e-2, "log": True}, search={"sampler": "tpe"})
 CASES: dict[str, Case] = {
-    "search_tpe": Case(space=SEARCH, nodes=SIX_CORES, script=troubled),
-    "throughput": Case(space=THROUGHPUT, nodes=SIX_CORES, script=disturbed),
-    "holdup": Case(space=HOLD_UP, nodes=SIX_CORES, script=troubled),
-    "holdup_killed": Case(space=HOLD_UP, nodes=SIX_CORES, kills=(30, 150, 90)),
+    "search": Case(spec=spec(search__sampler="tpe", search__num_trials=24), troubles=TROUBLES),
+    "throughput": Case(
+        spec=throughput_spec(throughput__grids__learners={"num_env_runners": 2, "num_learners": [1]}),
+        troubles={(4, 1): TROUBLES[3, 1], (9, 1): TROUBLES[5, 1]},
+        loads={2: BUSY},
+    ),
+    "holdup": Case(spec=HOLD_UP, troubles=TROUBLES),
+    "holdup_killed": Case(spec=HOLD_UP, kills=(3, 17, 9)),
 }

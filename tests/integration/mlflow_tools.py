@@ -120,7 +120,7 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 last[key] = (now, 0)
             case "iteration":
                 metrics = line["metrics"]
-                values = {name: value for name, value in metrics.items() if METRICS[name].mirrored}
+                values = {name: value for name, value in metrics.items() if METRICS[name].section}
                 values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
                 if metrics["num_episodes"]:
                     values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]

@@ -9,11 +9,10 @@ from optuna.trial import TrialState
 from study.designs.proposals import value_of
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import TrackingError
-from study.mirrors.boards import OptunaMirror
+from study.mirrors.mirror import OptunaMirror
 from study.mirrors.mlflow_mirror import identity_text
 from study.mirrors.process import sync
-from study.records.derived import pack
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, pack
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.driven import Session

@@ -9,10 +9,10 @@ import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from study.harmless import mask_credentials
 from study.mirrors.process import MirrorProcess
 from study.mirrors.tracking_uri import reach, refusal
 from study.records.records import read_lines
+from study.text import mask_credentials
 from tests import postgresql
 from tests.integration.mlflow_tools import assert_mirrored, parent
 from tests.synthetic import append, closed, make_folder, opened, whole_trial

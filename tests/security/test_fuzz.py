@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from study.errors import SpaceError
-from study.space.parsing import parse_space
-from study.space.space_file import MAX_BYTES, SHIPPED, read_space
+from study.space.parsing import MAX_BYTES, SHIPPED, parse_space, read_space
 from tests.spaces import read_again, spec_of
 
 LIMIT_S = 6.0

@@ -11,10 +11,10 @@ from analysis.report import make_report, write
 from analysis.status import read_status
 from study.cli.display import status_text
 from study.console import say
-from study.harmless import csv_cell, markdown, mask_credentials, printable
-from study.records.derived import write_table
+from study.records.folder import write_table
 from study.records.ledger import ledger_of
 from study.records.records import TrialEnded
+from study.text import csv_cell, markdown, mask_credentials, printable
 from tests.synthetic import append, closed, make_folder, opened, started, whole_trial
 
 SCRIPT = "<script>alert(1)</script>"

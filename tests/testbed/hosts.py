@@ -96,17 +96,8 @@ class Host:
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups", "--reset-env"]
         given = {"LANG": "C.UTF-8", "PATH": SEARCH_PATH, "PWD": cwd, **(environment or {})}
         settings = ["env", "-C", cwd, *(f"{name}={value}" for name, value in given.items())]
-        return [
-            *self._join_groups(),
-            "nsenter",
-            "-t",
-            str(self.pid),
-            *spaces,
-            "--",
-            *become,
-            *settings,
-            *map(str, words),
-        ]
+        enter = ["nsenter", "-t", str(self.pid), *spaces, "--"]
+        return [*self._join_groups(), *enter, *become, *settings, *map(str, words)]
 
     def run(
         self, *words: object, timeout_s: float = 60.0, check: bool = True, **given: object

@@ -8,9 +8,8 @@ from study.cli.commands import app
 from study.driver.opening import RunOptions, resumed_identity
 from study.engine import OWN, engine_of_space, other_engine
 from study.errors import RecordError
-from study.space.parsing import parse_space
+from study.space.parsing import parse_space, read_text
 from study.space.settings import runnable
-from study.space.space_file import read_text
 from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.holdup import write_study
@@ -116,7 +115,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         (["--config", "my_train.py", "--runners", "1,0"], "--runners: must be distinct numbers of runners above zero"),
         (["--config", "my_train.py", "--config-args", "it's"], "--config-args: must be words, got it's"),
         (["--config", "my_train.py", "quickstart.yaml"], "--config: takes the place of a space"),
-        (["quickstart.yaml", "--runners", "1,2"], "--runners: belongs to --config"),
+        (["quickstart.yaml", "--runners", "1,2"], "--runners, --config-args: belong to --config"),
     ],
 )
 def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeypatch):

@@ -18,9 +18,8 @@ from ruamel.yaml import YAML
 
 from study.errors import SpaceError
 from study.space.parameters import ALGORITHMS, NAMES, REPLACED
-from study.space.parsing import parse_space
+from study.space.parsing import parse_space, read_space
 from study.space.sections import AXES
-from study.space.space_file import read_space
 from study.space.spec import ScriptFacts, StudySpec
 from tests import spaces
 from tests.unit.test_space_rules import HELD_UP

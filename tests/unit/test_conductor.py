@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from study.driver.conductor import MEMORY_PAUSE_S, MOST_DEATHS, TAKEN_BACK, Fault
+from study.driver.conductor import MEMORY_PAUSE_S, MOST_SETBACKS, TAKEN_BACK, Fault
 from study.records.records import TrialEnded, TrialStarted
 from tests.driven import CLUSTER, Session, assert_whole, records, rows
 from tests.spaces import cluster, spec
@@ -76,9 +76,10 @@ class Study(RuleBasedStateMachine):
         trial = self.one(data)
         if how == "finished":
             self.session.finish(trial)
+            self.deaths = 0
         else:
             self.conductor.end(trial, "failed", "planted")
-        self.standing[trial], self.deaths = how, 0
+        self.standing[trial] = how
         if again:
             self.conductor.end(trial, "failed", "told too late")
 
@@ -92,12 +93,11 @@ class Study(RuleBasedStateMachine):
         trial = self.one(data)
         self.conductor.fail(trial, Fault(f"its {loss} has died", loss))
         self.lose_one(trial)
-        self.deaths = 0 if self.standing[trial] == "failed" else self.deaths
 
     @rule()
     def engine_dies(self) -> None:
         self.deaths += 1
-        hopeless = self.deaths > (MOST_DEATHS if self.running else 1)
+        hopeless = self.deaths > MOST_SETBACKS
         self.conductor.tune_died("out of memory.")
         for trial in self.running:
             if hopeless:

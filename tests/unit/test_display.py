@@ -19,7 +19,7 @@ from study.designs.registry import design_of, make_plan
 from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.derived import pack
+from study.records.folder import pack
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, RecordLog, StageDecided, StudyClosed, read_lines
 from tests import holdup, synthetic
@@ -220,7 +220,7 @@ def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder, ca
     closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
     rows = tuple(ledger_of(folder.records).rows.values())
-    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed, mirrors=())
+    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed)
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     print_end(result, "python run_study.py x.yaml --resume", answer)
@@ -265,7 +265,7 @@ def called(*words, **settings):
 DRY_RUN = ("run", "quickstart.yaml", "--dry-run")
 
 
-@pytest.mark.parametrize("words", [("schema",), ("run", "--help"), DRY_RUN])
+@pytest.mark.parametrize("words", [("run", "--help"), DRY_RUN])
 @pytest.mark.parametrize("where", ["a pipe that nobody reads", "nowhere", "letters of one byte"])
 def test_an_output_that_does_not_take_all_of_it_ends_no_call_in_a_traceback(words, where):
     settings = {}
@@ -281,7 +281,7 @@ def test_an_output_that_does_not_take_all_of_it_ends_no_call_in_a_traceback(word
     assert done.returncode == 0 or words[-1] == "--help"
 
 
-@pytest.mark.parametrize("words", [("schema",), ("--help",)])
+@pytest.mark.parametrize("words", [("--help",)])
 def test_a_full_disk_is_said_without_a_traceback(words):
     with Path("/dev/full").open("w") as full:
         done = called(*words, stdout=full)

@@ -14,7 +14,7 @@ from study.errors import RecordError, SpaceError
 from study.evaluating.playing import ChosenPolicy, Evaluated, best_policy, filming, random_policy
 from study.records.ledger import Ledger
 from study.records.records import SettingsFrozen
-from study.space.space_file import read_text
+from study.space.parsing import read_text
 from study.trial.engine.envs.environments import make_env
 from tests import synthetic
 from tests.holdup import holdup_spec
@@ -122,8 +122,8 @@ def test_a_random_policy_plays_in_a_space_that_needs_no_floor_or_in_a_study_s(fo
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("{study} --random --trial 0", "--trial: belongs to a recorded policy"),
-        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belongs to"),
+        ("{study} --random --trial 0", "--trial, --stochastic/--deterministic: belong to a recorded policy"),
+        ("quickstart.yaml --random --stochastic", "--stochastic/--deterministic: belong to"),
         ("{folder} --random", "{folder}: with --random it must be a space or the folder of a study"),
         ("{folder}", "{folder}: must be the folder of a study"),
         ("{study} --trial 1", "--trial: must be a trial of"),

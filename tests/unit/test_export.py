@@ -14,9 +14,8 @@ from study.errors import AnalysisError, SpaceError
 from study.exporting.script import plain_script, trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
 from study.space.parameters import ALGORITHMS, PARAMETERS
-from study.space.parsing import parse_space
+from study.space.parsing import parse_space, read_text
 from study.space.settings import resolve
-from study.space.space_file import read_text
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
 from tests.script_facts import FACTS, facts, script_spec

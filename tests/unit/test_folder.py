@@ -23,9 +23,8 @@ from study.designs.holdup.certificate import verify, write_certificate
 from study.driver.opening import RunOptions, is_resumed, resumed_identity, take_up
 from study.errors import RecordError, StudyError
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.records.derived import pack
 from study.records.files import held
-from study.records.folder import StudyFolder, StudyIdentity, unpack_policy
+from study.records.folder import StudyFolder, StudyIdentity, pack, unpack_policy
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog, TrialEnded, read_lines
 from tests import holdup, synthetic

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -22,10 +21,9 @@ from study.machine.load import (
     load_between,
     snapshot,
 )
-from study.records.derived import table_row
+from study.records.folder import table_row
 from study.records.ledger import ledger_of
 from study.records.records import RecordLog
-from study.trial import measure
 from tests.driven import Session
 from tests.reported import built, iteration, report
 from tests.spaces import cluster, spec
@@ -123,36 +121,6 @@ def test_the_study_is_its_driver_its_ray_and_what_they_started():
     assert ours() == {10, 11, 20, 21, 30, 31, 32, 33}
     assert ours(session="") == {10, 11, 30, 31, 32}  # without a Ray only what was named
     assert ours() - ours(driver=("there", 10)) == ours() - ours(driver=None) == {10, 11}
-
-
-@pytest.mark.parametrize(
-    ("machines", "read_by"),
-    [
-        pytest.param(("a/1", "a/1", "a/1"), [], id="several nodes of Ray on one machine"),
-        pytest.param(("a/1", "b/2", "b/2"), [101], id="machines by different names"),
-        pytest.param(("a/1", "a/2", "a/3"), [101, 102], id="machines of one name"),
-    ],
-)
-def test_each_machine_of_a_trial_is_read_once_whatever_its_name(monkeypatch, machines, read_by):
-    asked = {}
-
-    def actor_of(place):
-        return SimpleNamespace(apply=SimpleNamespace(remote=lambda _, ours, last: asked.update({place.pid: ours})))
-
-    context = SimpleNamespace(get_session_name=lambda: SESSION)
-    monkeypatch.setattr(measure.ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(measure.ray, "get", lambda answers, timeout: answers)
-    about = {"runners": (), "cpu_model": "some CPU", "num_cpus": 1}
-    everywhere = [
-        measure.Place(process="runner" if number else "main", number=number, node=f"10.0.0.{number}",
-                     host=machine.partition("/")[0], machine=machine, pid=100 + number, **about)
-        for number, machine in enumerate(machines)
-    ]  # fmt: skip
-    measure.NodeWatch(everywhere, actor_of, driver=None).begin()
-    assert sorted(asked) == read_by
-    for ours in asked.values():
-        of = {pid: machine for machine, pids in ours.trial.items() for pid in pids}
-        assert of == dict(zip((100, 101, 102), machines, strict=True))
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")

@@ -9,7 +9,7 @@ import msgspec
 import psutil
 import pytest
 
-from study.errors import ExitCode, LaunchError
+from study.errors import ClusterError, ExitCode
 from study.launch import node
 from study.launch import supervisor as supervising
 from study.launch.job import Host
@@ -99,7 +99,7 @@ if task["command"]:
 if host == "late":
     sys.exit("its disk is full")
 if host != "mute":
-    about = {"ip": "127.0.0.1", "address": "127.0.0.1:6379", "num_cpus": 2}
+    about = {"ip": "127.0.0.1", "address": "127.0.0.1:6379", "num_cpus": 2, "task": task}
     print("@ray-is-up " + json.dumps(about), flush=True)
 if host == "dying":
     time.sleep(0.2)
@@ -153,30 +153,31 @@ def supervisor_on(folder, hosts, **fields):
 def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path, monkeypatch, names, said):
     if names == ("head", "mute"):
         monkeypatch.setattr(supervising, "START_TIMEOUT_S", 4.0)
-    with pytest.raises(LaunchError, match=f"^{said}"):
+    with pytest.raises(ClusterError, match=f"^{said}"):
         supervisor_on(tmp_path, names).run()
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "fields", "cpus"),
-    [
-        ("slurm", [72, 72, 12], {}, [0, 36, 12]),
-        ("slurm", [72, 72], {"use_head": True}, [36, 36]),
-        ("slurm", [72, 72], {"cpus_per_node": 48}, [0, 48]),
-        ("slurm", [2], {}, [2]),
-        ("ssh", [72, None], {"use_head": True}, [72, 36]),
-    ],
+    ("task", "cpus"), [({"granted": 72}, 36), ({"granted": 12}, 12), ({}, 36), ({"num_cpus": 48, "granted": 72}, 48)]
 )
-def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(tmp_path, monkeypatch, name, given, fields, cpus):
-    """On hosts of 36 cores. What a person asks for is taken as it is."""
-    supervisor = Supervisor(launcher(name, folder=tmp_path, **fields))
-    supervisor._hosts = tuple(Host(f"n{number}", count) for number, count in enumerate(given))
-    started = []
-    monkeypatch.setattr(supervisor, "_agent", lambda host, **task: started.append(Task(**task)))
-    for host in supervisor._hosts:
-        supervisor._start_node(host, peer="", address="" if host is supervisor._hosts[0] else "10.0.0.1:6379")
+def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch, task, cpus):
+    """On a host of 36 cores. What a person asks for is taken as it is."""
     monkeypatch.setattr(node, "num_cores", lambda: 36)
-    assert [node.cpus_of(task) for task in started] == cpus
+    assert node.cpus_of(Task(**task)) == cpus
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked"), [({}, [0, None]), ({"use_head": True}, [None, None]), ({"cpus_per_node": 48}, [0, 48])]
+)
+def test_a_scheduler_s_count_is_a_limit_and_the_head_alone_runs_nothing(tmp_path, fields, asked):
+    supervisor = supervisor_on(tmp_path, [], **fields)
+    supervisor._hosts = (Host("head", 72), Host("n", 72))
+    try:
+        assert supervisor.start_ray()
+        tasks = [agent.started["task"] for agent in supervisor._nodes]
+    finally:
+        supervisor.stop_ray()
+    assert [(task["num_cpus"], task["granted"]) for task in tasks] == [(number, 72) for number in asked]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -187,16 +188,16 @@ EARLIER = (opened(), *whole_trial(0), TIME_IS_UP)
 ENDS = [
     # trials that ended, how the driver closed the study, what else happened; the code of the job
     ([0], [TIME_IS_UP], {}, AGAIN),
-    ([], [TIME_IS_UP], {}, LaunchError),  # the walltime is too short
+    ([], [TIME_IS_UP], {}, ClusterError),  # the walltime is too short
     ([0], [TIME_IS_UP], {"late": "SIGUSR1"}, AGAIN),
     ([0], [TIME_IS_UP], {"late": "SIGTERM"}, ExitCode.STOPPED),  # somebody cancels it as it ends
     ([0], [OF_ITS_OWN], {}, ExitCode.STOPPED),
     ([], [], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
-    ([], [], {"nodes": ("dying",)}, LaunchError),
+    ([], [], {"nodes": ("dying",)}, ClusterError),
     ([0], [], {"nodes": ("dying",)}, AGAIN),
-    ([], [], {"code": 128 + 9}, LaunchError),
+    ([], [], {"code": 128 + 9}, ClusterError),
     ([0], [], {"code": 128 + 9}, AGAIN),
-    ([0], [], {"code": 255}, LaunchError),  # the connection broke
+    ([0], [], {"code": 255}, ClusterError),  # the connection broke
     ([0], [], {"code": 1}, 1),
 ]
 
@@ -224,8 +225,8 @@ def test_a_study_is_given_another_job_where_time_or_a_node_ended_it_after_a_tria
         if "late" in events:
             supervisor.inbox.put((None, events["late"]))
         assert supervisor.end(driven, ended_before) == code
-    except LaunchError:
-        assert code is LaunchError
+    except ClusterError:
+        assert code is ClusterError
     finally:
         supervisor.stop_ray()
 

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 
 LAYERS = (
-    ("harmless", "text", "metrics"),
+    ("text", "metrics"),
     ("errors", "engine"),
     ("console", "statistics", "ray_private", "jax_private"),
     ("space",),
@@ -45,7 +45,6 @@ OF_ANALYSIS = {
     "metrics",
     "engine",
     "errors",
-    "harmless",
     "text",
     "mirrors",
 }
@@ -103,32 +102,19 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 # --- engines ----------------------------------------------------------------------------------------------------------
 
-HOMES = {
-    "ray": {
-        *("study/machine/cluster.py", "study/driver/run.py", "study/trial", "study/driver/searcher.py"),
-        *(f"study/adopted/{name}.py" for name in ("finding", "describing")),
-        *("study/doctor.py", "study/ray_private.py"),
-    },
-    "torch": {
-        "study/trial",
-        "study/designs/proposals.py",
-    },  # the Gaussian process of Optuna's GPSampler
-    "mlflow": {"study/mirrors", "analysis/load/mlflow.py"},
-    "optuna": {"study/designs/proposals.py", "study/mirrors"},
-    "tensorboardX": {"study/mirrors/boards.py"},
-    "jax": {"study/jax_private.py", "study/trial", "study/adopted/describing.py", "study/driver/run.py"},
-}
+PURE = ("study/space/", "study/designs/", "study/records/", "study/statistics/", "study/planning", "analysis/")
+"""What needs no engine, not even when it is called."""
+ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX", "jax"}
+THERE = {"study/designs/proposals.py": {"optuna"}, "analysis/load/mlflow.py": {"mlflow"}}
+"""The one module that proposes, and the one that reads MLflow."""
 
 
-@pytest.mark.parametrize("engine", sorted(HOMES))
-def test_an_engine_is_imported_only_at_home(engine: str) -> None:
+def test_what_decides_and_estimates_imports_no_engine() -> None:
     for place, tree in trees().items():
-        if not any(place == home or place.startswith(f"{home}/") for home in HOMES[engine]):
-            own = (f"{engine}.", f"study.{engine}_private")
-            assert [name for name in imported(tree) if f"{name}.".startswith(own)] == [], place
+        if place.startswith(PURE):
+            found = {name.partition(".")[0] for name in imported(tree)} & ENGINES
+            assert found == THERE.get(place, set()), place
 
-
-ENGINES = {"ray", "torch", "mlflow", "optuna", "tensorboardX"}
 
 LIBRARIES = ENGINES | {"pandas", "gymnasium"}
 MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis/models/[!_]*.py"))
@@ -136,12 +122,12 @@ MODELS = " ".join(f"analysis.models.{file.stem}" for file in ROOT.glob("analysis
 LOADS = {
     "reading and planning": {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
-        "study.records.timing study.machine.host study.machine.cluster study.doctor": LIBRARIES,
+        "study.records.ledger study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.ray_private study.jax_private": LIBRARIES,
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
-        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.boards": ENGINES,
+        "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.mirror": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,
     },

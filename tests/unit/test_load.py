@@ -15,8 +15,7 @@ from analysis.load.columns import ITERATION_COLUMNS
 from analysis.load.folder import frame_of
 from study.errors import AnalysisError, RecordError
 from study.metrics import OF_ITERATIONS, WARMUP_ITERATIONS
-from study.records.derived import table_row
-from study.records.folder import StudyFolder
+from study.records.folder import StudyFolder, table_row
 from study.records.ledger import ledger_of
 from study.records.records import Evaluation, Iteration, read_lines
 from study.space.parameters import PARAMETERS

@@ -12,8 +12,7 @@ import pytest
 from study.errors import RecordError, TrackingError
 from study.metrics import METRICS
 from study.mirrors import mlflow_mirror as content
-from study.mirrors.boards import TensorBoardMirror, tag_of
-from study.mirrors.mirror import points_of
+from study.mirrors.mirror import TensorBoardMirror, points_of, tag_of
 from study.mirrors.tracking_uri import ask_mlflow, check_tracking_uri
 from study.records.records import Line
 from tests.event_files import assert_files_follow, event_files, read_events
@@ -121,7 +120,7 @@ def test_event_files_are_written_anew_and_leave_others_alone(tmp_path):
     assert_files_follow(folder)
     for file in event_files(folder).values():
         assert [each.step for each in read_events(file) if each.HasField("session_log")] == [0]
-    sections = {tag_of(metric.name).partition("/")[0] for metric in METRICS.values() if metric.mirrored}
+    sections = {tag_of(metric.name).partition("/")[0] for metric in METRICS.values() if metric.section}
     assert sections == {"time", "runners", "learner", "return", "speed", "target", "machine"}
 
 

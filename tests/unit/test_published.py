@@ -27,7 +27,7 @@ def test_every_published_setting_is_a_space_that_runs_as_it_is_written_or_says_w
     assert sum(said is not None for said in entry.evaluation.model_dump().values()) == 1
     named = spaces.with_changes(HELD_UP, environment__id=environment, holdup__published=source)
     if entry.lacks:
-        with pytest.raises(SpaceError, match=r"holdup\.published: this program has no "):
+        with pytest.raises(SpaceError, match=r"holdup\.published: .* what this program can run"):
             spaces.spec_of(named)
     else:
         of_it = spaces.spec_of(named)
@@ -37,11 +37,9 @@ def test_every_published_setting_is_a_space_that_runs_as_it_is_written_or_says_w
 @pytest.mark.parametrize(
     ("environment", "name", "said"),
     [
-        ("CartPole-v1", "rl_zoo", r"got rl_zoo\. Fix: Did you mean 'rl_zoo3'\? It has CartPole-v1, Acrobot-v1"),
-        ("CartPole-v1", "nobody", r"got nobody\. Fix: Use one of: cleanrl, rl_zoo3, slm_lab\."),
-        ("MountainCar-v0", "slm_lab", r"slm_lab publishes settings of CartPole-v1.* Fix: Use one of: cleanrl, rl_zoo3"),
-        ("Pendulum-v1", "rl_zoo3", r"this program has no generalised state-dependent exploration"),
-        ("Taxi-v3", "cleanrl", r"got Taxi-v3\. Fix: Nothing is published for Taxi-v3"),
+        ("CartPole-v1", "rl_zoo", r"got rl_zoo\. Fix: Did you mean 'rl_zoo3'\?"),
+        ("MountainCar-v0", "slm_lab", r"got slm_lab\. Fix: Use one of: cleanrl, rl_zoo3"),
+        ("Taxi-v3", "cleanrl", r"for Taxi-v3 .*got cleanrl\. Fix: There is none"),
     ],
 )
 def test_a_name_that_means_nothing_is_one_fault_that_says_what_there_is(environment, name, said):

@@ -8,8 +8,7 @@ from study.driver.opening import RunOptions, resumed_identity
 from study.errors import RecordError, SpaceError
 from study.options import as_run
 from study.records.folder import StudyFolder
-from study.space.parsing import parse_space
-from study.space.space_file import SHIPPED, read_text
+from study.space.parsing import SHIPPED, parse_space, read_text
 from study.space.spec import as_of_now
 from tests import holdup
 from tests.spaces import read_again, spec

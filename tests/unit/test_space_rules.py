@@ -9,9 +9,8 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from study.errors import SpaceError
-from study.space.parsing import parse_space
+from study.space.parsing import Source, parse_space
 from study.space.rules import LEFT_OUT, MUST, NEEDED
-from study.space.space_file import Source
 from study.space.spec import StudySpec
 from tests import spaces
 from tests.script_facts import FACTS
@@ -66,7 +65,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "environment.target: null, search.objective: env_steps_to_target", "", ""),
     (SEARCH, "environment.reference: 0", "", "0.0"),
     (SEARCH, "environment.target: 0", "", "0.0"),
-    (SEARCH, "environment.target: 501", "", "501"),
     (SEARCH, "environment.backend: envpool, runner: stock", "", "envpool"),
     (SEARCH, "parameters.normalize_rewards: 1, resources.num_learners: 2", "", "1"),
     (SEARCH, "environment.kwargs: {a: [{b: .inf}]}", "environment.kwargs.a.0.b", "inf"),
@@ -115,12 +113,13 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "environment.process: own", "parameters.num_envs_per_env_runner", ""),
     (OF_SAC, "parameters.steps_per_env_runner: 9", "", "9"),
     (SCHEDULED, "parameters.grad_clip: 1.0", "", ""),
-    (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", "a schedule in the script"),
-    (SCHEDULED, "search: {}, holdup: {target_scale: 2, small_scale: 1}", "holdup", "schedule"),
+    (SCHEDULED, "parameters.lr_scaling_exponent: 0.5", "", ""),
+    (SCHEDULED, "search: {}, holdup: {target_scale: 2, small_scale: 1}", "holdup", ""),
     # times
     (TIMED, "throughput: null", "", ""),
     (TIMED, "throughput: {}", "throughput.grids", ""),
-    (TIMED, "throughput.grids.bad: {}", "", "nothing"),
+    (TIMED, "algorithm: A2C, parameters.num_epochs: null, parameters.minibatch_size: null",
+     "throughput.grids.epochs.num_epochs", ""),
     (TIMED, "throughput.grids.bad: {num_env_runners: [1, 4], steps_per_env_runner: 50}", "", "100 > 50"),
     (TIMED, "throughput.grids.bad: {num_env_runners: [401, 500]}", "", "401 lanes and 400 steps"),
     (TIMED, "throughput.grids.bad: {num_learners: 4, train_batch_size: 402}", "", "402"),
@@ -145,6 +144,9 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (HELD_UP, "holdup.race.blocks: [60, 41]", "", "[60, 41]"),
     (HELD_UP, "evaluation.seed: 8", "", "8"),
     (HELD_UP, "search.sampler_seed: 8", "", "8"),
+    (HELD_UP, "holdup.published: {num_env_runners: 2}", "holdup.published", ""),
+    (HELD_UP, "search: {}, holdup.published: {num_minibatches: 2, minibatch_size: 9}",
+     "holdup.published.num_minibatches", "both"),
     (HELD_UP, "holdup.target_scale: 46", "", "46"),
     (HELD_UP, "holdup.target_scale: 2", "", "2"),
     (HELD_UP, "holdup.small_scale: 3", "", "3"),
@@ -161,7 +163,7 @@ KEPT: list[tuple[Mapping[str, Any], str]] = [
     (SEARCH, "parameters.train_batch_size: 333"),  # the batched runner fills any batch to the step
     (SEARCH, "environment.backend: envpool, parameters.train_batch_size: [200, 800]"),
     (SEARCH, "runner: stock, learner: rllib"),
-    (SEARCH, "environment.target: 500"),
+    (SEARCH, "environment.target: 501"),
     (SEARCH, "resources.num_learners: 3, parameters.minibatch_size: 63"),
     (SEARCH, "resources.num_gpus_per_learner: 0.25"),
     (SEARCH, "search.num_trials: 3, search.baselines: [{name: a, parameters: {lr: 0.01}}]"),

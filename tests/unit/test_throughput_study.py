@@ -20,20 +20,15 @@ from tests.spaces import cluster, read_again, requests_of, throughput_spec
 
 
 def test_cells_are_the_cross_products_around_the_base_each_once():
-    cells = {cell.name: cell for cell in cells_of(throughput_spec())}
-    assert {name: ", ".join(cell.grids) for name, cell in cells.items()} == {
-        BASE_CELL: "strong, weak",  # 2 runners, batch 400: as both grids name it
-        "n=1 k=1 B=400 m=100 E=4": "strong",
-        "n=4 k=1 B=400 m=100 E=4": "strong",
-        "n=1 k=1 B=200 m=100 E=4": "weak",
-        "n=4 k=1 B=800 m=100 E=4": "weak",
-        "n=1 k=1 B=400 m=100 E=1": "epochs",
-        "n=1 k=1 B=400 m=100 E=8": "epochs",
-        "n=4 k=1 B=400 m=100 E=1": "epochs",
-        "n=4 k=1 B=400 m=100 E=8": "epochs",
-    }
-    assert cells["n=4 k=1 B=800 m=100 E=4"].setting["train_batch_size"] == 800
-    assert "steps_per_env_runner" not in cells["n=4 k=1 B=800 m=100 E=4"].setting
+    cells = cells_of(throughput_spec())
+    assert [*cells] == [
+        BASE_CELL,  # 2 runners, batch 400: as two grids name it
+        *(f"n={scale} k=1 B=400 m=100 E=4" for scale in (1, 4)),
+        *(f"n={scale} k=1 B={200 * scale} m=100 E=4" for scale in (1, 4)),
+        *(f"n={scale} k=1 B=400 m=100 E={epochs}" for scale in (1, 4) for epochs in (1, 8)),
+    ]
+    weak = cells["n=4 k=1 B=800 m=100 E=4"]
+    assert (weak.scales, weak.domain("train_batch_size"), weak.rules) == ((4,), 800, {})
 
 
 def test_a_range_in_a_grid_stands_for_a_list():
@@ -55,8 +50,7 @@ def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
         throughput_spec(throughput__grids__bad={"num_env_runners": [500, 600, 700]})
     assert [fault.where for fault in caught.value.faults] == ["throughput.grids.bad"]
     accepted = throughput_spec(throughput__grids__few={"train_batch_size": 50, "minibatch_size": 50})
-    cell = next(cell for cell in cells_of(accepted) if cell.grids == ("few",))
-    assert (cell.setting["train_batch_size"], cell.setting["minibatch_size"]) == (50, 50)
+    assert "n=2 k=1 B=50 m=50 E=4" in cells_of(accepted)
 
 
 def test_a_throughput_space_reads_back_what_it_writes():
@@ -81,7 +75,7 @@ def blocks_of(spec):
 
 def test_every_block_runs_every_cell_once_between_two_anchors():
     spec = throughput_spec()
-    cells = {cell.name: 1 for cell in cells_of(spec)}
+    cells = dict.fromkeys(cells_of(spec), 1)
     blocks = blocks_of(spec)
     assert list(blocks) == [1, 2, 3]
     for requests in blocks.values():
@@ -117,7 +111,7 @@ def test_a_block_holds_every_point_once_and_keeps_keys_together(keys, seed):
 
 def test_environments_that_wait_are_measured_provisionally_on_few_cores():
     plan = make_plan(throughput_spec(), machine(2))
-    labels = {each.cell.name: each.label for each in plan.kinds}
+    labels = {each.cell: each.label for each in plan.kinds}
     assert {label.timing for label in labels.values()} == {"measured"}
     assert not labels["n=1 k=1 B=400 m=100 E=4"].provisional
     assert labels["n=4 k=1 B=400 m=100 E=4"].provisional

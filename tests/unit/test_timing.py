@@ -4,7 +4,7 @@ import pytest
 
 from study.machine.load import NodeLoad
 from study.planning import label_at_start
-from study.records.timing import Label, disturbances, label_at_end, reserved
+from study.records.ledger import Label, disturbances, label_at_end, reserved
 from tests import synthetic
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec

@@ -23,9 +23,8 @@ from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, StudyOpened, TrialEnded, read_lines
-from study.space.parsing import parse_space
+from study.space.parsing import parse_space, read_space
 from study.space.settings import WINNER, WINNER_RLLIB, fitted
-from study.space.space_file import read_space
 from study.space.spec import StudySpec
 from study.text import count
 

@@ -293,14 +293,13 @@ def _optimism(spec: StudySpec, ledger: Ledger, winner: str, arm: Arm) -> dict[st
 
 def _spent(ledger: Ledger) -> dict[str, dict[str, Any]]:
     """Return for every stage its trials, and the CPU-hours of their training, interrupted attempts included."""
-    restarted = Counter(trial for trial, _ in ledger.restarts)
     trials, hours = dict[str, dict[str, int]](), dict[str, float]()
     for stage in STAGES:
         rows = [row for row in ledger.rows.values() if row.stage == stage]
         trials[stage] = {
             "n": len(rows),
             "n_failed": sum(row.status == "failed" for row in rows),
-            "n_restarts": sum(restarted[row.trial] for row in rows),
+            "n_restarts": sum(row.attempt - 1 for row in rows),
         }
         hours[stage] = _hours(rows)
     return {"trials": trials, "cpu_hours": hours | {"all": sum(hours.values())}}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from study.engine import OWN
-from study.harmless import markdown, printable
+from study.text import markdown, printable
 
 Content = Mapping[str, Any]
 CLOCK = (

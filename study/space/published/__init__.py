@@ -10,9 +10,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from study.space.domains import broken, meant_by
+from study.space.domains import broken, suggestion
 from study.space.parameters import Value
-from study.text import listed
 
 
 @cache
@@ -34,19 +33,12 @@ def published_setting(source: str, environment: str) -> dict[str, Value]:
     """Return the setting that a source publishes for an environment.
 
     Raises:
-        PydanticCustomError: It publishes none that this program can run; says which sources do.
+        PydanticCustomError: It publishes none that this program can run; says which do.
     """
-    known = published()
-    entry = known.get(source, {}).get(environment)
-    if entry is not None and not entry.get("lacks"):
-        return dict(entry["parameters"])
-    here = [name for name, entries in known.items() if not entries.get(environment, {"lacks": "it"}).get("lacks")]
-    fix = f"Use one of: {', '.join(here)}." if here else f"Nothing is published for {environment}: write parameters."
-    rule, got = "must be a source of published settings", source
-    if entry is not None:
-        rule, got = f"this program has no {entry['lacks']}", f"{source} of {environment}"
-    elif source in known:
-        rule, got = f"{source} publishes settings of {listed(list(known[source]))}", environment
-    elif near := meant_by(source, [*known]):
-        fix = f"Did you mean '{near}'? It has {listed(list(known[near]))}."
-    raise broken(where="holdup.published", rule=rule, got=got, fix=fix)
+    entries = {name: of[environment] for name, of in published().items() if environment in of}
+    here = [name for name, entry in entries.items() if not entry.get("lacks")]
+    if source in here:
+        return dict(entries[source]["parameters"])
+    rule = f"must be a source that publishes for {environment} what this program can run"
+    fix = suggestion(source, here) if here else "There is none: write parameters."
+    raise broken(where="holdup.published", rule=rule, got=source, fix=fix)
