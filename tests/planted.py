@@ -126,6 +126,17 @@ def study(rows: list[dict[str, Any]] | pd.DataFrame, **changes: Any) -> StudyDat
     return StudyData(runs=as_frame(rows) if isinstance(rows, list) else rows, **(values | changes))
 
 
+def evaluations_of(frame: pd.DataFrame, *, every: int) -> pd.DataFrame:
+    """Return evaluations at each multiple of `every`, at the target from the time to it on."""
+    numbers = frame[["trial", "env_steps", "env_steps_to_target"]].fillna(10**9).to_numpy(float)
+    rows = [
+        {"trial": trial, "env_steps": step, "wall_time_s": step / 1000, "eval_return": 500.0 if step >= hit else 0.0}
+        for trial, end, hit in numbers
+        for step in np.arange(every, end + 1, every)
+    ]
+    return pd.DataFrame(rows).astype({name: EVALUATION_COLUMNS[name].dtype for name in rows[0]})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """What is planted. Defaults: a strong-scaling study of four scales in three blocks."""

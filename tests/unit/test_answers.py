@@ -85,17 +85,14 @@ def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, pl
     ],
 )
 def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(ends, best):
-    rows = [
-        run(10 * place + seed, runners=runners, batch=batch, seed=seed, status="failed", score=0.0)
-        if value is None
-        else run(
-            *(10 * place + seed,),
-            **{"runners": runners, "batch": batch, "seed": seed, "final_return": float(value), "score": value / 500},
-            **{"env_steps": 60_000, "env_steps_to_target": float(5 * batch + place)},
-        )
-        for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends)
-        for seed, value in enumerate(ends[batch], start=1)
-    ]
+    rows = []
+    for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends):
+        for seed, value in enumerate(ends[batch], start=1):
+            columns = {"status": "failed", "score": 0.0}
+            if value is not None:
+                columns = {"final_return": float(value), "score": value / 500, "env_steps": 60_000}
+                columns |= {"env_steps_to_target": float(5 * batch + place)}
+            rows.append(run(10 * place + seed, runners=runners, batch=batch, seed=seed, **columns))
     answer = Study(study(rows)).answer()
     assert f"train_batch_size: {best}" in answer.setting
     assert answer.setting.startswith("num_env_runners: 2 ")  # of equal ones that with fewer runners

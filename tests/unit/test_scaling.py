@@ -22,7 +22,7 @@ from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from tests import planted as invented
 from tests.examples import ANALYSIS, example
-from tests.planted import Truth, as_frame, fingerprint, planted_runs
+from tests.planted import Truth, as_frame, evaluations_of, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
 STRONG = Truth(**QUIET)
@@ -252,18 +252,6 @@ def test_steps_time_and_cost_to_target():
     early = frame.copy()  # where a failed run broke off does not matter
     early.loc[early["status"] == "failed", "env_steps"] = 2048
     assert targets(early) == found
-
-
-def evaluations_of(frame, *, every):
-    """Return evaluations at each multiple of `every`, at the target from the time to it on."""
-    numbers = frame[["trial", "env_steps", "env_steps_to_target"]].fillna(10**9).to_numpy(float)
-    rows = [
-        {"trial": trial, "env_steps": step, "wall_time_s": step / 1000, "eval_return": 500.0 if step >= hit else 0.0}
-        for trial, end, hit in numbers
-        for step in np.arange(every, end + 1, every)
-    ]
-    types = {"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"}
-    return pd.DataFrame(rows).astype(types)
 
 
 def test_the_interval_holds_the_env_steps_between_two_evaluations():

@@ -21,7 +21,7 @@ from analysis.tables.table import Table, TableColumn, estimate, text_table, with
 from study.errors import AnalysisError
 from tests import holdup
 from tests.examples import example
-from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
+from tests.planted import NOISE, Truth, amdahl, as_frame, evaluations_of, planted_runs, run, study
 from tests.values import replace
 
 
@@ -171,19 +171,15 @@ def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apa
 
 
 def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
-    def table_of_(every, confirmed):
-        rows = []
-        for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
-            for seed in range(1, 6):
-                columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": str(batch)}
-                rows.append(
-                    run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
-                )
-        seen = pd.DataFrame(
-            [(row["trial"], step, step / 1_000, 0.0) for row in rows for step in range(every, 60_001, every)],
-            columns=["trial", "env_steps", "wall_time_s", "eval_return"],
-        ).astype({"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"})
-        return table("steps_to_target", rows, evaluations=lambda: seen)
+    def table_of_(every, stage):
+        rows = [
+            run(at, runners=2, batch=batch, seed=at % 5, iteration_time_s=batch / 1_000, stage=stage, digest=str(batch))
+            for at, batch in enumerate(np.repeat([1_000, 4_000], 5).tolist())
+        ]
+        rows = [
+            {**row, "env_steps": 60_000, "env_steps_to_target": 20_000 + 10_000 * (row["trial"] // 5)} for row in rows
+        ]
+        return table("steps_to_target", rows, evaluations=lambda: evaluations_of(as_frame(rows), every=every))
 
     coarse, fine = table_of_(20_000, "confirm"), table_of_(5_000, "race")
     assert "20,000 [0, 20,000] at 2 runners, batch 1,000" in coarse.conclusion
