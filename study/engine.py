@@ -52,13 +52,10 @@ def other_engine(spec: "StudySpec") -> tuple[str, str] | None:
     None where no option changes it: both parts of a script may be of a kind that RLlib's own alone can do.
     """
     own = engine_of_space(spec)
-    to_ours = own == OWN
-    runner, learner = ("batched", "auto") if to_ours else ("stock", "rllib")
+    wanted = {"runner": "batched", "learner": "auto"} if own == OWN else {"runner": "stock", "learner": "rllib"}
     if spec.traits.asynchronous or spec.algorithm == "A2C":  # their learner has no alternative
-        learner = spec.learner
-    changed = {
-        name: value for name, value in (("runner", runner), ("learner", learner)) if getattr(spec, name) != value
-    }
+        del wanted["learner"]
+    changed = {name: value for name, value in wanted.items() if getattr(spec, name) != value}
     other = engine_of_space(spec.model_copy(update=changed))
     return None if other == own else (other, " ".join(f"--set {key}={to}" for key, to in changed.items()))
 

@@ -87,14 +87,8 @@ class Session(Driven):
         self.evaluate(trial, final)
         self.conductor.finish(trial, policy)
 
-    def run_all(self) -> StudyClosed:
-        while not self.conductor.exhausted:
-            started = self.conductor.next_trial()
-            assert started is not None
-            self.finish(started.trial)
-        closed = self.conductor.close()
-        self.log.close()
-        return closed
+    def run_all(self) -> StudyClosed | None:
+        return self.run(self.finish)
 
 
 def policy(files: Mapping[str, bytes]) -> bytes:

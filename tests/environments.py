@@ -133,11 +133,6 @@ class OldApi(Plain):
         return super().step(action)[:3]
 
 
-class OlderReset(Plain):
-    def reset(self) -> Any:  # type: ignore[override]
-        return super().reset()[0]
-
-
 class BreaksAtOnce(Plain):
     """Its constructor fails by a mistake of its own, or by ending the process."""
 
@@ -152,23 +147,22 @@ class NoSpaces(gymnasium.Env[Any, Any]):
     """Says neither what it shows nor what it takes."""
 
 
-class NanAtFirst(Plain):
-    def observe(self) -> Any:
-        return np.full(3, np.nan, np.float32)
-
-
 class TupleActions(Plain):
     action_space = gymnasium.spaces.Tuple([Discrete(2), Discrete(2)])
 
 
 class NanObservation(Plain):
+    """Observations that are not finite from some step of its life on."""
+
+    def __init__(self, at_step: int = 10, numbers: bool = False) -> None:
+        super().__init__()
+        self.at_step = at_step
+        if numbers:
+            self.action_space = Box(-1.0, 1.0, (2,), np.float32)
+
     def observe(self) -> Any:
         observation = super().observe()
-        return observation if self.lifetime < 10 else observation * np.float32("nan")
-
-
-class NanObservationBox(NanObservation):
-    action_space = Box(-1.0, 1.0, (2,), np.float32)
+        return observation if self.lifetime < self.at_step else observation * np.float32("nan")
 
 
 class Returns(Plain):

@@ -232,12 +232,12 @@ def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" 
     order = "final_return" if identity.parse().learns else "env_steps_per_s"
     page = f"/#/experiments/{experiment}{TRIALS_IN_MLFLOW}{order}%60" if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
-    logs = shlex.quote(str(folder.tensorboard))
+    logs, certified = shlex.quote(str(folder.tensorboard)), folder.certificate_page
     following = {
         "Resume with": resume if closed.reason != "complete" else "",
         "All columns": str(folder.table),
         "Tables and figures on one page": f"python -m study report {shlex.quote(str(folder.path))}",
-        "Certificate, with every rule and interval": str(folder.certificate_page) if result.certificate else "",
+        "Certificate, with every rule and interval": str(certified) if certified.exists() else "",
         "The trials in MLflow": f"{uri}{page}" if uri.startswith("http") else served,
         "Their curves in TensorBoard": f"tensorboard --logdir {logs}" if folder.tensorboard.is_dir() else "",
     }

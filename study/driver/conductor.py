@@ -66,21 +66,13 @@ class Fault(NamedTuple):
     digits, since steps, runners, addresses and values differ."""
 
 
-class Stop(NamedTuple):
-    """Why a study ends before its plan."""
-
-    reason: str
-    """`stopped`, `time budget` or `error`."""
-    detail: str
-
-
 class Conductor:
     """Deals out the trials of one driver's session and records what becomes of them.
 
     Attributes:
         ledger: The state that the records have led to.
         queue: The trials that wait and those that run.
-        stop: Why the session ends early; None while it does not.
+        stop: How the session ends before its plan; None while it does not.
         is_broken: Whether it ends because its first trials all failed in the same way.
     """
 
@@ -105,7 +97,7 @@ class Conductor:
         person something that they should keep.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
-        self.stop: Stop | None = None
+        self.stop: StudyClosed | None = None
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
         self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
@@ -318,9 +310,9 @@ class Conductor:
 
     # --- ending ------------------------------------------------------------------------------------------------
 
-    def end_early(self, reason: str, detail: str) -> None:
+    def end_early(self, reason: Literal["stopped", "time budget", "error"], detail: str) -> None:
         """Deal out no further trial, and let the engine stop those that run. The first reason stays."""
-        self.stop = self.stop or Stop(reason=reason, detail=detail)
+        self.stop = self.stop or StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)
 
     @property
     def must_stop(self) -> bool:
@@ -349,7 +341,9 @@ class Conductor:
                 self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
         all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
         is_over = all_ended and (stop is None or not self._course.phase_name)
-        reason, detail = self._course.how_it_ended() if is_over else stop or ("error", "")
-        closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
+        closed = stop or StudyClosed(session=self.ledger.sessions, reason="error")
+        if is_over:
+            reason, detail = self._course.how_it_ended()
+            closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
         self._append(closed)
         return closed

@@ -5,7 +5,7 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -57,8 +57,6 @@ class StudyResult:
     closed: StudyClosed
     is_broken: bool = False
     """Whether it ended because its first trials all failed in the same way."""
-    certificate: Mapping[str, Any] | None = None
-    """Of a hold-up study that has come to its end."""
 
     @property
     def exit_code(self) -> ExitCode:
@@ -133,11 +131,11 @@ class _Session:
                 if self.folder.exists():  # somebody was faster
                     raise opening.name_taken(self.folder, self.options)
                 stack.push(lambda kind, error, trace: _forget_unstarted(self.folder, error))
-            if self.options.tensorboard:
-                self.folder.make_tensorboard()  # before the identity: what was asked for outlives a kill in between
             said = {key: value for key, value in self.spec.differing().items() if key != "script"}
             header = "# Written by a start from Python: what differs from the defaults."
             self.folder.write(self.identity, self.options.space_text or written(said, header=header))
+            if self.options.tensorboard:
+                self.folder.make_tensorboard()
             return self._run(stack)
 
     def _run(self, stack: contextlib.ExitStack) -> StudyResult:
@@ -191,10 +189,9 @@ class _Session:
 
     def _end(self, ledger: Ledger, closed: StudyClosed, *, is_broken: bool = False) -> StudyResult:
         """Return the result, once the certificate is written and the mirrors have had their time."""
-        certificate = None
         if closed.reason == "complete":
             try:
-                certificate = design_of(self.spec).certify(self.folder)
+                design_of(self.spec).certify(self.folder)
             except RecordError as error:  # the records do not allow one; they are whole all the same
                 self.display.note(str(error))
         answer = ""
@@ -214,7 +211,6 @@ class _Session:
             rows=tuple(row for _, row in sorted(ledger.rows.items())),
             closed=closed,
             is_broken=is_broken,
-            certificate=certificate,
         )
 
     def _abandon_mirrors(self) -> None:

@@ -45,9 +45,9 @@ def check_plain(folder: Path) -> None:
 
 
 def check_own(folder: Path, *, way_out: str = "Copy the folder, and go on in the copy.") -> None:
-    """Refuse a folder that is another user's, or that others may write to, by its owner and mode and its files'.
+    """Refuse a folder to be trusted that is another user's, or that others may write to, and such files in it.
 
-    A resume, `sync` and `evaluate` trust what they find there. The user's own group, of the same number, is not others.
+    The user's own group, of the same number, is not others.
     """
     for place in (folder, *folder.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # a draft that another process has just removed
@@ -102,10 +102,7 @@ def sync(path: Path) -> None:
 
 
 def take(path: Path) -> int | None:
-    """Lock a file, which is made, and return its handle; None where another process holds it.
-
-    On a file system without locks nobody holds it.
-    """
+    """Lock a file, which is made, and return its handle; None where another process holds it, if locks work there."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
     for _ in range(_TRIES):
         if not _is_held(handle, fcntl.LOCK_EX):
@@ -117,23 +114,19 @@ def take(path: Path) -> int | None:
 
 def _is_held(handle: int, kind: int) -> bool:
     """Try to lock an open file; return whether another process holds it."""
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # there are no locks here
-        pass
+    with contextlib.suppress(OSError):  # there are no locks here
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
 @contextlib.contextmanager
 def held(folder: Path, *, take_over: bool = False) -> Iterator[None]:
-    """Hold the study in `folder` for this process.
+    """Hold the study in `folder` for this process; where another driver does, a `RecordError` says which.
 
     Where it is to `take_over`, the person knows that a driver of another host, whose lock a file server keeps, is gone.
-
-    Raises:
-        RecordError: Another driver holds it; says which one and what to do. Or the folder cannot be written.
     """
     file, job, here = folder / LOCK, current_job(), f" on {socket.gethostname()} ("
     batch = f", {job.scheduler.upper()} job {job.id}" if job else ""

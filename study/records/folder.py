@@ -1,7 +1,6 @@
-"""The study folder: every path in it, its identity, and whether its files can be used.
+"""The study folder: every path in it, its identity, whether its files can be used, its table, and a copy to publish.
 
-The records are the truth, and what a resume cannot trust it must not begin anew: each check raises a `RecordError` that
-names the file and the way out. What follows from the records (tables, MLflow, Optuna's storage) is made again.
+What a resume cannot trust it must not begin anew: each check is a `RecordError` that names the file and the way out.
 """
 
 import contextlib
@@ -79,17 +78,12 @@ class StudyFolder:
         self.identity_file, self.space_file, self.table = path / "study.json", path / "space.yaml", path / "trials.csv"
         self.certificate, self.certificate_page = path / "certificate.json", path / "certificate.md"
         self.packed_records = path / "records.jsonl.xz"
-        self.optuna_journal = path / "optuna.journal"
-        """Where `optuna-dashboard` finds the trials of a study without a database for them."""
-        self.mirror_log = path / "mirror.log"
+        self.optuna_journal, self.mirror_log = path / "optuna.journal", path / "mirror.log"
         self.tensorboard = path / "tensorboard"
         """Event files, a folder for each trial. That it is there says that the study keeps them."""
-        self.checkpoints = path / "checkpoints"
-        """One folder per trial with its final policy."""
-        self.tracebacks = path / "tracebacks"
-        """What Ray wrote about each attempt that failed: `trial_00003_1.txt`, trial and attempt."""
+        self.checkpoints, self.tracebacks = path / "checkpoints", path / "tracebacks"
+        """The final policy of each trial; what Ray wrote about each attempt that failed."""
         self.report, self.clips = path / "report", path / "clips"
-        """Made on request: a page with tables and figures; films of policies, `best.mp4`, `trial_00007.mp4`."""
 
     @property
     def records(self) -> Path:
@@ -116,10 +110,7 @@ class StudyFolder:
         with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             check_plain(self.path)
-            entries = {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK}
-            if self.tensorboard.is_dir() and not any(self.tensorboard.iterdir()):
-                entries.discard(self.tensorboard.name)
-            if entries:
+            if entries := {entry.name for entry in self.path.iterdir() if entry.suffix != DRAFT} - {LOCK}:
                 rule, got = "a study needs an empty folder", f"one with {', '.join(sorted(entries)[:5])}"
                 raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
             self.path.chmod(0o700)  # where it was there before
@@ -132,8 +123,8 @@ class StudyFolder:
     def write(self, identity: StudyIdentity, space_text: str) -> None:
         """Write identity and space file of a new study, or what a resume changes of them; the folder must be locked.
 
-        The identity comes first: a folder with a space file alone is a person's own, and `prepare` refuses it. A resume
-        writes a space file that a kill in between has left out.
+        The identity comes first: a folder with a space file alone is a person's own. A resume writes a space file that
+        a kill in between has left out.
         """
         with usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
             if not self.identity_file.exists() or self.identity() != identity:
@@ -151,11 +142,7 @@ class StudyFolder:
                 folder.rmdir()
 
     def identity(self) -> StudyIdentity:
-        """Read the study's identity. Every command on a study begins with it, and so with the check of its files.
-
-        Raises:
-            RecordError: The file is missing or damaged, or the folder holds links, pipes or the like.
-        """
+        """Read the study's identity. Every command on a study begins with it, and so with the check of its files."""
         check_plain(self.path)
         if not self.exists():
             rule, got = "must be the folder of a study", "none (study.json is missing)"
@@ -268,7 +255,7 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
     """Copy a study to `target`, where it can be read, analysed and verified, but not resumed.
 
     The words of command lines and the tracking URI lose their folders. Host names and the reasons of failures stay as
-    they were recorded. The copy has study.json, space.yaml, trials.csv and records.jsonl.xz.
+    they were recorded.
 
     Raises:
         RecordError: There is no study, its records cannot be trusted, its arguments hold a secret, or the target holds

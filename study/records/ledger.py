@@ -1,7 +1,4 @@
-"""Records -> the state of a study: one row per trial, with its summary and what its times are worth.
-
-The records alone redo every row.
-"""
+"""Records -> the state of a study: one row per trial, with its summary and what its times are worth."""
 
 import itertools
 import operator
@@ -149,8 +146,7 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
             case TrialBuilt():
                 self.timing, self.timing_reason = record.timing, record.timing_reason
                 self.provisional = record.provisional
-                self.engine = engine_of(record.effective)
-                self.startup_time_s = record.startup_time_s
+                self.engine, self.startup_time_s = engine_of(record.effective), record.startup_time_s
                 cpus: Counter[str] = Counter()
                 for place in record.placement:
                     # Several machines may have one host name; records before 0.12.1 know no other.
@@ -227,11 +223,8 @@ class TrialRow(TrialStarted, frozen=False, kw_only=True):  # type: ignore[misc] 
 PRESSURE_LIMIT = 0.05
 """Share of the training time in which some task waited for a CPU: from here on, processes that share cores disturb."""
 FOREIGN_LIMIT = 0.1
-"""Cores that others may keep busy on a node beyond those that the study leaves free there.
-
-Sampling waits for its slowest runner, so that on a node of any size one core with a tenth of its time lost makes the
-phase up to a tenth longer. A node's own services stay far below.
-"""
+"""Cores that others may keep busy on a node beyond those that the study leaves free there: sampling waits for its
+slowest runner, so that one core with a tenth of its time lost makes the phase up to a tenth longer."""
 STOLEN_SHARE = 0.02
 """Share of a virtual machine's cores that its hypervisor may withhold, where that is more than `FOREIGN_LIMIT`: it
 takes a little from every core, and what it takes from all, all phases lose."""
@@ -277,8 +270,7 @@ def label_at_end(row: TrialRow, *, failed: bool, lost: str = "", beside: Iterabl
 def reserved(row: TrialRow, others: Iterable[TrialRow]) -> dict[str, tuple[float, float]]:
     """Return what a study held on the machines of a trial in its timed part, as means, with others that ran beside it.
 
-    Machine -> CPUs of all trials, and CPUs of those that ended meanwhile, whose time cannot be distinguished from that
-    of strangers any more.
+    Machine -> CPUs of all trials, and of those that ended meanwhile, whose time looks like that of strangers.
     """
     begin, end = row.timed_from, row.timed_to
     if begin is None or end is None or end <= begin:
@@ -312,24 +304,22 @@ def disturbances(loads: Sequence[NodeLoad], reserved: Mapping[str, tuple[float, 
 
 
 class Ledger(Struct, kw_only=True):
-    """The state of a study: its trials by their numbers, its sessions, and what the latest one planned and found."""
+    """The state of a study: its trials by their numbers, its sessions, and what the latest one planned and found.
+
+    `closed` is how the latest driver ended, None while it works or when it was killed; `frozen` are the settings that a
+    hold-up study confirms, once they are fixed.
+    """
 
     rows: dict[int, TrialRow] = {}
     sessions: int = 0
     num_trials: int = 0
     opened: StudyOpened | None = None
     closed: StudyClosed | None = None
-    """How the latest driver ended; None while it works, or when it was killed."""
     decisions: list[StageDecided] = []
     frozen: SettingsFrozen | None = None
-    """The settings that a hold-up study confirms, once they are fixed."""
 
     def apply(self, record: Record, moment: float) -> None:
-        """Take in one record.
-
-        Raises:
-            LookupError: It is about a trial that has not started.
-        """
+        """Take in one record; a `LookupError` says that it is about a trial that has not started."""
         match record:
             case TrialStarted():
                 begun = TrialRow(**structs.asdict(record), started=moment, last_seen=moment)
@@ -366,11 +356,7 @@ class Ledger(Struct, kw_only=True):
 
 
 def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = None) -> Ledger:
-    """Return the state that the lines of a records file lead to, from `ledger` on or from the beginning.
-
-    Raises:
-        RecordError: A line cannot follow on those before it.
-    """
+    """Return the state that the lines of a records file lead to, from `ledger` on or from the beginning."""
     ledger = Ledger() if ledger is None else ledger
     for line in lines:
         try:

@@ -1,7 +1,7 @@
 """What a study remembers: one append-only file of JSON lines, the only truth, and its one writer.
 
-A line is a head, with a consecutive `seq`, and a record. Each kind of record is a class, and reading is decoding: what
-a line holds is of the types declared here, or the file is refused with the number of the line.
+A line is a head, with a consecutive `seq`, and a record. What it holds is of the types declared here, or the file is
+refused with the number of the line.
 """
 
 import contextlib
@@ -120,21 +120,19 @@ class OfTrial(Record, frozen=True):
     """Base of the records of one attempt of a trial."""
 
     trial: Whole
-    """Number in the plan, from 0; the identity of the trial."""
+    """Number in the plan, from 0."""
     attempt: Whole
     """1, or more when an earlier attempt was interrupted."""
 
 
 class StudyOpened(Record, frozen=True):
-    """A driver began to work on the study."""
+    """A driver began to work on the study: on this cluster, with so many trials planned, the finished ones included."""
 
     durable: ClassVar[bool] = True
     session: Whole
     """1 for the first driver, 2 for the first resume, …"""
     num_trials: Whole
-    """Trials planned, the finished ones included."""
     cluster: dict[str, Any]
-    """`ClusterShape.to_json()`."""
     provenance: dict[str, Any]
     space_digest: str = ""
     """`StudySpec.digest` of the study: what it was registered with. Empty before version 0.17.0."""
@@ -152,7 +150,7 @@ class TrialStarted(OfTrial, frozen=True, forbid_unknown_fields=False):
     """The tuned parameters as the sampler proposed them, before rounding to a runnable value."""
     iterations: Whole | None
     anchor: str | None
-    """Name of the baseline, arm or base cell that this trial comes from."""
+    """`TrialRequest.name`."""
     optuna_number: Whole | None
     """None for a trial that Optuna does not know of: it chose nothing there."""
     num_cpus: Whole
@@ -184,7 +182,6 @@ class TrialBuilt(OfTrial, frozen=True):
     effective: dict[str, Any]
     """Configuration read back from the built algorithm."""
     processes_per_node: dict[str, Whole]
-    """Node address -> processes of this trial there (main, runners and learners)."""
     timing: Timing | None = None
     """None until the driver, which knows the cluster, has labelled it."""
     timing_reason: str = ""
@@ -195,13 +192,15 @@ class TrialBuilt(OfTrial, frozen=True):
 
 
 class Iteration(OfTrial, frozen=True):
-    """One training iteration, from 1, with the environment steps and the seconds of training so far."""
+    """One training iteration, from 1, with the environment steps and the seconds of training so far.
+
+    A metric is None where the quantity does not exist, here and in the summary of a trial.
+    """
 
     iteration: Whole
     env_steps: Whole
     wall_time_s: float
     metrics: Metrics
-    """Metrics of grain `iteration` by name; None where the quantity does not exist."""
 
 
 class Evaluation(OfTrial, frozen=True):
@@ -213,7 +212,7 @@ class Evaluation(OfTrial, frozen=True):
     progress: float
     """Share of the budget used, in [0, 1]."""
     returns: Returns
-    """Return of each episode, in the order of the evaluation seeds; a mean is taken of them."""
+    """Return of each episode, in the order of the evaluation seeds."""
     num_cut: Whole
     """Episodes that did not end and were cut at the limit."""
     eval_time_s: float
@@ -235,7 +234,6 @@ class TrialEnded(OfTrial, frozen=True):
     status: Status
     reason: str
     summary: Metrics
-    """Metrics of grain `trial` by name; None where the quantity does not exist."""
     checkpoint: str | None
     """Folder of the final policy, relative to the study folder."""
     timing: Timing | None = None
@@ -254,19 +252,17 @@ class StageDecided(Record, frozen=True, forbid_unknown_fields=False):
     number: Whole
     stage: str
     phase: str
-    """Which part of the stage, such as `race 2`; the decisions of a study are in the order of their phases."""
+    """Which part of the stage, such as `race 2`."""
     num_looks: Whole
     """Trials of the study that had ended when it was taken."""
     kept: list[str]
-    """Digests of the settings that go on, best first."""
+    """Digests of the settings that go on, best first, and of those that do not."""
     dropped: list[str]
-    """Digests of the settings that do not."""
     evidence: dict[str, Any]
     requests: list[TrialRequest]
     next_stage: str | None
     """Stage of those trials; None at the end of the protocol."""
     protocol: Whole
-    """Version of the protocol that took it: another one may decide otherwise on the same evidence."""
 
 
 class SettingsFrozen(Record, frozen=True):
@@ -275,7 +271,6 @@ class SettingsFrozen(Record, frozen=True):
     durable: ClassVar[bool] = True
     winner: str
     settings: dict[str, dict[str, Number]]
-    """Complete, of the winner and of every other arm."""
 
 
 class StudyClosed(Record, frozen=True):
@@ -327,11 +322,7 @@ def written_line(record: Record, *, seq: int, moment: float) -> bytes:
 
 
 def _parsed(raw: bytes, seq: int, end: int) -> Line:
-    """Return the record in a line, which must be complete and have this number.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return the record in a line, which must be complete and have this number, else a ValueError says why."""
     at = raw.find(_KIND)
     head = _READ_HEAD.decode(raw[:at].rstrip(b", ") + b"}")
     if head.schema != SCHEMA:
@@ -342,12 +333,9 @@ def _parsed(raw: bytes, seq: int, end: int) -> Line:
 
 
 def read_lines(path: Path, *, offset: int = 0, first_seq: int = 0) -> Iterator[Line]:
-    """Yield the complete lines of a records file; a torn last line is not yielded.
+    """Yield the complete lines of a records file, perhaps packed; a missing one has none, a torn last one is left out.
 
-    Args:
-        path: The records file, perhaps packed; a missing one has no lines.
-        offset: Byte at which the first line begins.
-        first_seq: Its number.
+    The first of them is of number `first_seq` and begins at the byte `offset`.
 
     Raises:
         RecordError: A line is not a record of a known schema, the last one not even the beginning of one, or one is

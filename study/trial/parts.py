@@ -20,8 +20,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from study.ray_private import option
 from study.trial.engine import extensions
+from study.trial.engine.envs.environments import are_trainable
 from study.trial.engine.learning.fused_learner import fused_obstacle
-from study.trial.engine.sampling.acting import action_rule
 
 _PLAIN: Mapping[type, type[AlgorithmConfig]] = {PPO: PPOConfig, APPO: APPOConfig, IMPALA: IMPALAConfig}
 """RLlib's algorithms that our runner samples for, with their configurations."""
@@ -107,9 +107,7 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
         return f"it takes vectors of floats, got {_name(type(space))} of shape {getattr(space, 'shape', None)}"
     if config.algo_class is PPO and config.rollout_fragment_length != "auto":
         return "rollout_fragment_length is set"
-    try:
-        action_rule(config.action_space)
-    except ValueError:
+    if not are_trainable(config.action_space):
         return f"it takes Discrete, MultiDiscrete and flat Box actions, got {config.action_space}"
     return None if config.add_default_connectors_to_module_to_env_pipeline else "it needs RLlib's default connectors"
 

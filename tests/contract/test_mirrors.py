@@ -20,15 +20,21 @@ from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.commands import sync_study
+from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror, name_in_storage
-from study.mirrors.mlflow_mirror import MlflowMirror
+from study.mirrors.mlflow_mirror import MlflowMirror, identity_text
 from study.mirrors.process import MirrorProcess, mirrors_of, sync
+from study.records.folder import StudyFolder, pack
 from study.records.ledger import ledger_of
-from tests.event_files import event_files, expected, scalars
+from study.records.records import TrialStarted
+from tests import holdup
+from tests.event_files import assert_files_follow, event_files, scalars
 from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
+from tests.spaces import spec, throughput_spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
+from tests.values import replace
 from tests.waiting import until
 
 
@@ -36,12 +42,8 @@ class Mlflow:
     """An MLflow on SQLite."""
 
     kind = MlflowMirror
-    writes = tuple(
-        (MlflowClient, name)
-        for name in (
-            *("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact"),
-        )
-    )
+    names = ("create_run", "log_batch", "set_terminated", "update_run", "set_tag", "delete_run", "log_artifact")
+    writes = tuple((MlflowClient, name) for name in names)
 
     def __init__(self, place):
         self.path = self.database = place / "mlflow.db"
@@ -122,7 +124,7 @@ class TensorBoard:
         return {name: (scalars(file), file.name[-12:]) for name, file in event_files(folder).items()}
 
     def assert_follows(self, folder):
-        assert {name: scalars(file) for name, file in event_files(folder).items()} == expected(folder)
+        assert_files_follow(folder)
 
 
 PLACES = (Mlflow, OptunaDatabase, OptunaJournal, TensorBoard)
@@ -321,6 +323,41 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
     assert next(said) == "Optuna's storage is away."
     with pytest.raises(TrackingError, match="MLflow is away"):
         next(said)
+
+
+@pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', b""])
+def test_a_journal_is_made_anew_and_shows_what_optuna_was_asked_for(tmp_path, left):
+    assert not OptunaMirror(make_folder(tmp_path / "times", of=throughput_spec())).address  # nothing is tuned
+    records = list(holdup.study_records(space := holdup.holdup_spec()))
+    folder = holdup.write_study(tmp_path / "at 10:00" / "demo", space, records)  # which is no URI
+    started = [record for record in records if isinstance(record, TrialStarted)]
+    asked = {record.trial for record in started if record.optuna_number is not None}
+    assert 0 < len(asked) < len(started)
+    for _ in range(2):
+        sync(OptunaMirror(folder))
+        journal = JournalStorage(JournalFileBackend(str(folder.path / "optuna.journal")))
+        trials = optuna.load_study(study_name="demo-id-demo", storage=journal).trials
+        assert {trial.user_attrs["trial"] for trial in trials} == asked
+        assert len(trials) == len(asked)
+        folder.optuna_journal.write_bytes(folder.optuna_journal.read_bytes() + left)
+        folder.optuna_journal.with_name("optuna.journal.lock").touch()  # of a mirror that was killed
+
+
+def test_the_storage_is_part_of_what_a_study_is(tmp_path):
+    space, uri, storage = spec(), f"sqlite:///{tmp_path}/mlflow.db", "postgresql://me:se/cret@db/optuna"
+    identity = new_identity(space, RunOptions(name="demo", out=tmp_path, tracking_uri=uri, optuna_storage=storage))
+    folder = StudyFolder(tmp_path / "demo")
+    folder.prepare()
+    folder.write(identity, "environment: {}\n")
+    arguments = {**identity.spec, "config_args": "--hf-token se/cret"}
+    assert "cret" not in identity_text(replace(identity, spec=arguments))
+    assert resumed_identity(folder, space, RunOptions(name="demo", out=tmp_path, resume=True)) == identity
+    other = RunOptions(name="demo", out=tmp_path, resume=True, optuna_storage="postgresql://me:other@db/optuna")
+    assert resumed_identity(folder, space, other) == replace(identity, optuna_storage=other.optuna_storage)
+    append(folder, opened())
+    assert pack(folder, tmp_path / "packed").identity().optuna_storage is None
+    with pytest.raises(TrackingError, match="Optuna storage: must begin with one of"):
+        new_identity(space, RunOptions(name="demo", out=tmp_path, optuna_storage="http://127.0.0.1:5000"))
 
 
 @pytest.mark.minutes

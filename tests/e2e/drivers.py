@@ -1,7 +1,7 @@
 """A study's driver as a process that tests watch and kill, and the laws that its records keep whatever happened."""
 
 import subprocess
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,15 +116,11 @@ class Driver:
     def assert_whole(self, num_trials: int, failed: Sequence[int] = ()) -> None:
         """Every trial ended exactly once, and every attempt began once and counts its iterations from 1."""
         commands.assert_whole(self.folder, self.uri, num_trials, failed=failed)
-        records = self.records()
-        started = [(record.trial, record.attempt) for record in records if isinstance(record, TrialStarted)]
-        assert len(set(started)) == len(started), "an attempt began twice"
-        numbers = Counter(record.trial for record in records if isinstance(record, TrialStarted))
-        assert sorted(started) == [(trial, each) for trial in sorted(numbers) for each in range(1, numbers[trial] + 1)]
-        for key in started:
-            done = [
-                record.iteration
-                for record in records
-                if isinstance(record, Iteration) and (record.trial, record.attempt) == key
-            ]
-            assert done == list(range(1, len(done) + 1)), f"attempt {key} began anew without saying so"
+        attempts, done = defaultdict[int, list[int]](list), defaultdict[tuple[int, int], list[int]](list)
+        for record in self.records():
+            if isinstance(record, TrialStarted):
+                attempts[record.trial].append(record.attempt)
+            if isinstance(record, Iteration):
+                done[record.trial, record.attempt].append(record.iteration)
+        for numbers in (*attempts.values(), *done.values()):
+            assert numbers == list(range(1, len(numbers) + 1)), "something began anew without saying so"

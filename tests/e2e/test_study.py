@@ -6,7 +6,6 @@ Real Ray, RLlib, Optuna and MLflow on SQLite.
 import csv
 import os
 import random
-import re
 import signal
 import time
 from collections import Counter
@@ -102,25 +101,6 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
     StudyFolder(driver.folder).make_tensorboard()
     assert "TensorBoard's folder is up to date" in typed("sync", "studies/space")
     assert_files_follow(StudyFolder(driver.folder))
-
-
-@pytest.mark.minutes
-def test_a_failing_trial_is_a_row_and_the_others_go_on(driver):
-    # One lane a runner: with one runner it steps 400 times and raises at 300, with two runners it never gets there.
-    space = SPACE.replace("id: CartPole-v1", "id: 'tests.environments:Raises', kwargs: {at_step: 300}")
-    space = space.replace("num_envs_per_env_runner: 2", "num_envs_per_env_runner: 1")
-    (driver.place / "space.yaml").write_text(space.replace("env_steps: 800", "env_steps: 400"))
-    assert driver.run(*setting(parameters__train_batch_size=200)) == 1, driver.said
-    rows = table(driver)
-    failed = [int(row["trial"]) for row in rows if row["num_env_runners"] == "1"]
-    for row in rows:
-        assert (row["status"] == "failed") == (int(row["trial"]) in failed)
-        if row["status"] == "failed":
-            place = r"step 300 \(environments\.py, line \d+, in happens\)"
-            reason = rf".*: sampling must not fail, got \w+: planted fault at {place}\. Fix: "
-            assert re.match(reason, row["reason"])
-            assert (float(row["score"]), row["final_return"]) == (0.0, "")
-    driver.assert_whole(4, failed=failed)
 
 
 @pytest.mark.minutes

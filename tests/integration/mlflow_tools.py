@@ -1,4 +1,4 @@
-"""For tests of the mirror: a real MLflow server, and a look into its database past MLflow itself."""
+"""For tests of the mirror: a real MLflow server, what an MLflow holds, and what it should hold."""
 
 import http.server
 import json
@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
 
 from study.errors import TrackingError
 from study.metrics import METRICS
@@ -29,17 +30,17 @@ Points = dict[str, set[tuple[int, int, float]]]
 
 @dataclass
 class Seen:
-    """One MLflow run as its database holds it."""
+    """One MLflow run."""
 
     name: str
     status: str
     active: bool
     start: int
     end: int | None
-    params: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    points: Points = field(default_factory=lambda: defaultdict(set))
-    latest: dict[str, float] = field(default_factory=dict)
+    params: dict[str, str]
+    tags: dict[str, str]
+    points: Points
+    latest: dict[str, float]
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -50,34 +51,20 @@ Database = Path | str
 """File of an SQLite database, or URI of one on a server."""
 
 
-@contextmanager
-def _queries(database: Database) -> Iterator[Callable[[str], Any]]:
-    uri = database if isinstance(database, str) else f"sqlite:///file:{database}?mode=ro&uri=true"
-    engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
-    with engine.connect() as connection:
-        yield lambda query, **values: connection.execute(sqlalchemy.text(query), values)
-
-
 def look(database: Database, name: str = "demo") -> list[Seen]:
     """Return all runs of experiment `name`, deleted ones too."""
-    with _queries(database) as ask:
-        columns = "run_uuid, r.name, status, r.lifecycle_stage, start_time, end_time"
-        runs = {
-            row[0]: Seen(row[1], row[2], row[3] == "active", row[4], row[5])
-            for row in ask(
-                f"select {columns} from runs r join experiments e using (experiment_id) where e.name = :name",
-                name=name,
-            )
-        }
-        for place, table in {"params": "params", "tags": "tags", "latest": "latest_metrics"}.items():
-            for run, key, value in ask(f"select run_uuid, key, value from {table}"):
-                if run in runs:
-                    getattr(runs[run], place)[key] = value
-        for run, *point in ask("select run_uuid, key, timestamp, step, value from metrics"):
-            if run in runs:
-                assert tuple(point[1:]) not in runs[run].points[point[0]]
-                runs[run].points[point[0]].add(tuple(point[1:]))
-    return list(runs.values())
+    client = MlflowClient(database if isinstance(database, str) else f"sqlite:///{database}")
+    if (experiment := client.get_experiment_by_name(name)) is None:
+        return []
+
+    def seen(run: Run) -> Seen:
+        info, data = run.info, run.data
+        histories = {key: client.get_metric_history(info.run_id, key) for key in data.metrics}
+        points = {key: {(at.timestamp, at.step, at.value) for at in history} for key, history in histories.items()}
+        shown = (info.run_name, info.status, info.lifecycle_stage == "active", info.start_time, info.end_time)
+        return Seen(*shown, data.params, data.tags, points, data.metrics)
+
+    return [seen(run) for run in client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)]
 
 
 def contents(database: Database) -> dict[tuple[str, ...], Any]:
@@ -115,19 +102,16 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
         values: dict[str, float | None] = {}
         moment, step = now, line.get("env_steps", 0)
         match line["kind"]:
-            case "trial_started" | "trial_built" as kind:
-                values = {"startup_time_s": line["startup_time_s"]} if kind == "trial_built" else {}
-                last[key] = (now, 0)
+            case "trial_built":
+                values = {"startup_time_s": line["startup_time_s"]}
             case "iteration":
                 metrics = line["metrics"]
                 values = {name: value for name, value in metrics.items() if METRICS[name].section}
                 values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
                 if metrics["num_episodes"]:
                     values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]
-                last[key] = (now, step)
             case "evaluation":
                 values = {"eval_return": sum(line["returns"]) / len(line["returns"])}
-                last[key] = (now, step)
             case "trial_ended":
                 step = last[key][1]
                 values = {
@@ -136,6 +120,7 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                     if not any(point[1:] == (step, value) for point in result[key].get(name, ()))
                 }
                 moment = max(now, last[key][0] + 1)
+        last[key] = (now, step)
         for name, value in values.items():
             if value is not None:
                 result[key][name].add((moment, step, value))

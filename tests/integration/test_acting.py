@@ -53,15 +53,10 @@ def test_other_networks_are_left_to_torch(observation: gymnasium.Space, model: d
 
 
 @pytest.mark.parametrize("action", [DISCRETE, MULTI, BOX], ids=["discrete", "multi", "box"])
-def test_log_probabilities_and_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
+def test_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
     module, rule = module_of(action), action_rule(action)
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
-    actions = rule.choose(inputs, rule.noise(rng.random((6, 4, rule.noise_size))))
+    inputs = np.random.default_rng(0).normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
     distribution = module.get_exploration_action_dist_cls().from_logits(torch.from_numpy(inputs).flatten(0, 1))
-    flat = torch.from_numpy(np.asarray(actions)).flatten(0, 1)
-    expected = distribution.logp(flat).numpy()
-    np.testing.assert_allclose(rule.log_prob(inputs, actions).ravel(), expected, atol=1e-5)
     best = distribution.to_deterministic().sample().numpy()
     np.testing.assert_array_equal(rule.greedy(inputs).reshape(best.shape), best)
 
@@ -90,9 +85,3 @@ def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
     unbounded = Box(-np.inf, np.inf, (2,), np.float32)
     same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
     np.testing.assert_array_equal(same, actions)
-
-
-@pytest.mark.parametrize("space", [Discrete(3, start=1), Box(0, 5, (2,), np.int32), Box(0, 1, (2, 2))])
-def test_other_action_spaces_are_refused(space: gymnasium.Space) -> None:
-    with pytest.raises(ValueError, match="must be Discrete or MultiDiscrete from 0"):
-        action_rule(space)

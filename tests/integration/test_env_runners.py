@@ -98,16 +98,6 @@ def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str
         replay(env, first, mine)
 
 
-def test_a_batch_holds_what_was_seen_whatever_the_environment_does_with_its_array(kind: str) -> None:
-    seen = []
-    for each in ("Plain", "OneArray"):
-        runner = one(kind, batch=75, environment__id=f"tests.environments:{each}")
-        seen.append([np.array(piece.get_observations()) for _ in range(2) for piece in runner.sample()])
-    for expected, got in zip(*seen, strict=True):
-        np.testing.assert_array_equal(got, expected)
-        assert got.dtype == np.float32
-
-
 @pytest.mark.parametrize("environment", [CARTPOLE, PENDULUM], ids=["discrete", "box"])
 def test_the_probabilities_belong_to_the_actions(kind: str, environment: dict[str, Any]) -> None:
     runner = one(kind, **environment)
@@ -142,10 +132,10 @@ def test_weights_are_set_and_followed(kind: str) -> None:
     runner.set_state({"rl_module": state, "weights_seq_no": 7})
     assert runner.get_state()["weights_seq_no"] == 7
     runner.sample()  # RLlib's own runner has already prepared its next forward pass
-    for episode in runner.sample(explore=False):
+    for episode in runner.sample():
         rows = torch.from_numpy(np.array(episode.get_observations(slice(0, -1))))
-        inputs = runner.module.forward_inference({"obs": rows})["action_dist_inputs"]
-        assert episode.get_actions().tolist() == inputs.argmax(-1).tolist()
+        inputs = runner.module.forward_inference({"obs": rows})["action_dist_inputs"].numpy()
+        np.testing.assert_allclose(episode.get_extra_model_outputs("action_dist_inputs"), inputs, atol=1e-5)
     for name, value in runner.module.get_state().items():
         np.testing.assert_array_equal(np.asarray(value), state[name])
 
@@ -154,7 +144,6 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
     assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
-    assert "ZeroDivisionError: planted fault at step 5" in measurement.error
     assert "tests/environments.py" in measurement.traceback
     with pytest.raises(TrialError, match=r"planted fault at step 5 \(environments.py, line \d+, in happens\)"):
         check_runner(measurement)
@@ -163,8 +152,9 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
 def test_what_is_not_finite_is_reported(kind: str) -> None:
     runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
     assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].error
-    for name in ("NanObservation", "NanObservationBox") if kind == "batched" else ():  # not blamed on the policy
-        runner = one(kind, environment__id=f"tests.environments:{name}")
+    for numbers in (False, True) if kind == "batched" else ():  # not blamed on the policy
+        given = {"environment__id": "tests.environments:NanObservation", "environment__kwargs": {"numbers": numbers}}
+        runner = one(kind, **given)
         assert "observations must be finite" in runner.measured_sample()[2].error
 
 

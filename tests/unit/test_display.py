@@ -16,7 +16,6 @@ from analysis.status import cautions, read_status
 from study.cli import commands as cli
 from study.cli.display import answer_of, headline, plan_text, print_end, status_text
 from study.designs.registry import design_of, make_plan
-from study.driver.conductor import Stop
 from study.driver.run import StudyResult
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import pack
@@ -62,7 +61,9 @@ def test_the_headline_counts_what_runs_and_knows_the_time_left_once_a_trial_has_
     begun = headline(course(synthetic.started(0), synthetic.built(0), synthetic.started(1)))
     assert begun.split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
     assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
-    text = headline(course(*synthetic.whole_trial(0), stop=Stop(reason="stopped", detail="received SIGINT")))
+    text = headline(
+        course(*synthetic.whole_trial(0), stop=StudyClosed(session=1, reason="stopped", detail="received SIGINT"))
+    )
     assert text.endswith("stopping: received SIGINT") and "left" not in text
 
 

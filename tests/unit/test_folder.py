@@ -53,7 +53,6 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path, file)
 
 def test_forgetting_a_first_start_removes_its_own_files_only(folder, tmp_path, monkeypatch):
     folder.prepare()
-    folder.make_tensorboard()
     (folder.path / ".study.json.0a1b2c3d.draft").write_text("{")
     folder.prepare()  # after a kill before the identity was written
     with monkeypatch.context() as patched:
@@ -61,6 +60,7 @@ def test_forgetting_a_first_start_removes_its_own_files_only(folder, tmp_path, m
         with pytest.raises(RecordError, match="full"):
             folder.write(IDENTITY, "space")
     folder.write(IDENTITY, "space")
+    folder.make_tensorboard()
     mine = ["mine.txt", ".space.yaml.swp"]
     for name in mine:
         (folder.path / name).write_text("precious")

@@ -23,10 +23,7 @@ def in_trial(cause):
     return RayTaskError("step", "Traceback", cause).as_instanceof_cause()
 
 
-@pytest.mark.parametrize(
-    ("error", "loss"),
-    [(FAILED, None), (LOST, "process"), (LOST_NODE, "node")],
-)
+@pytest.mark.parametrize(("error", "loss"), [(FAILED, None), (LOST, "process"), (LOST_NODE, "node")])
 def test_what_a_trial_raised_stands_for_itself(error, loss):
     for raised in (in_trial(error), pickle.loads(pickle.dumps(error))):
         assert fault_of(raised) == Fault(str(error), loss, way="my_env.py, line 12, in step")

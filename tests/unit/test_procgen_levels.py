@@ -24,9 +24,7 @@ def test_a_game_is_a_task_of_envpool_with_levels_to_train_on() -> None:
         ({"num_levels": 10, "start_level": 90}, (100, NUM_TEST_LEVELS)),
     ],
 )
-def test_policies_are_tested_on_levels_that_were_not_trained_on(
-    kwargs: dict[str, Any], levels: tuple[int, int]
-) -> None:
+def test_policies_are_tested_on_levels_that_were_not_trained_on(kwargs: dict[str, Any], levels: Any) -> None:
     space = spec(environment__id="procgen:coinrun", environment__kwargs=kwargs, parameters__train_batch_size=800)
     assert space.environment.backend == "envpool"
     _, tested = task_of("procgen:coinrun", space.evaluated_environment.kwargs)

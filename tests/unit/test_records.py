@@ -21,7 +21,6 @@ from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
 from study.records.provenance import git_state, provenance
 from study.records.records import RecordLog, StageDecided, TrialRequest, numbered, read_lines
-from tests import holdup
 from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
 from tests.values import replace
 
@@ -112,24 +111,6 @@ def test_values_keep_what_they_are(tmp_path):
     )
     some = numbered([TrialRequest(num_env_runners=2, seed=1), asked, TrialRequest(num_env_runners=4, seed=1)])
     assert [(each.trial, each.index_at_scale) for each in some] == [(0, 0), (1, 0), (2, 0)]
-
-
-def test_lines_of_earlier_versions_are_read(folder, tmp_path):
-    """Without emulation, and with a hash beside each decision."""
-    lines = [json.loads(line) for line in folder.records.read_bytes().splitlines()]
-    for line in lines:
-        later = {"trial_started": ("execution",), "trial_built": ("provisional",)}
-        for name in {**later, "trial_ended": ("timing", "timing_reason")}.get(line["kind"], ()):
-            del line[name]
-    folder.records.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    row = ledger_of(folder.records).rows[0]
-    assert (row.execution, row.timing, row.timing_reason) == ("real", "oversubscribed", "3 processes on 2 cores")
-    staged = holdup.write_study(tmp_path / "h", space := holdup.holdup_spec(), holdup.study_records(space))
-    whole, lines = records(staged.records), staged.records.read_bytes().splitlines(keepends=True)
-    hashed = [changed(line, chain="abc") if b'"stage_decided"' in line else line for line in lines]
-    assert hashed != lines
-    staged.records.write_bytes(b"".join(hashed))
-    assert records(staged.records) == whole
 
 
 def test_a_full_disk_leaves_the_file_whole(folder):

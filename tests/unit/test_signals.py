@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from study.driver import signals
-from study.driver.conductor import Stop
 from study.driver.signals import StopSignals
 from study.records.records import StudyClosed
 from tests.waiting import until
@@ -24,7 +23,7 @@ class Course:
         self.stop, self.breaks = None, False
 
     def end_early(self, reason, detail):
-        self.stop = self.stop or Stop(reason=reason, detail=detail)
+        self.stop = self.stop or StudyClosed(session=1, reason=reason, detail=detail)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_a_signal_is_learnt_of_where_somebody_else_handles_it(ending, breaks):
     signal.raise_signal(signal.SIGTERM)
     until(lambda: codes)
     assert (len(closings), codes) == (1, [75])
-    assert stopping._conductor.stop == Stop(reason="stopped", detail="received SIGTERM")
+    assert stopping._conductor.stop == StudyClosed(session=1, reason="stopped", detail="received SIGTERM")
 
 
 def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(ending, capsys):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.wrappers.utils import RunningMeanStd
+from gymnasium.wrappers.utils import RunningMeanStd, update_mean_var_count_from_moments
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
@@ -68,11 +68,10 @@ def install(config: Any) -> None:
     if "normalize_rewards" in names:
         if config.num_learners > 1:
             raise ValueError("normalize_rewards: needs one learner, which sees all rewards")
-        if config.learner_class is ExtendedPPOTorchLearner:
-            if config._learner_connector is not None:
-                raise ValueError("normalize_rewards: the learner has connectors of its own")
-            scaled = functools.partial(ScaledRewards, gamma=config.gamma, num_lanes=num_lanes_in_order(config))
-            config.learners(learner_connector=scaled)
+        if config._learner_connector is not None:
+            raise ValueError("normalize_rewards: the learner has connectors of its own")
+        scaled = functools.partial(ScaledRewards, gamma=config.gamma, num_lanes=num_lanes_in_order(config))
+        config.learners(learner_connector=scaled)
     if "normalize_observations" in names:
         if config._env_to_module_connector not in (None, normalized_observations):
             raise ValueError("normalize_observations: the runners have connectors of their own")
@@ -83,18 +82,11 @@ def install(config: Any) -> None:
         )
 
 
-# --- observations ----------------------------------------------------------------------------------------------------
-
-
 def merged(first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
-    """Return count, mean and variance of two sets of rows together; the first count is above 0.
-
-    Source: Chan, Golub, LeVeque 1979, "Updating formulae and a pairwise algorithm for computing sample variances".
-    """
-    (count, mean, variance), (more, other_mean, other_variance) = first, second
-    total, shift = count + more, other_mean - mean
-    squares = variance * count + other_variance * more + shift**2 * count * more / total
-    return total, mean + shift * more / total, squares / total
+    """Return count, mean and variance of two sets of rows together; the first count is above 0."""
+    (count, *moments), (more, *others) = first, second
+    mean, variance, total = update_mean_var_count_from_moments(*moments, count, *others, more)
+    return total, mean, variance
 
 
 def scaled_by(rows: Any, mean: Any, variance: Any) -> Any:
@@ -201,9 +193,6 @@ def frozen_statistics(connectors: Mapping[str, Any]) -> tuple[Any, Any] | None:
     return mean, variance
 
 
-# --- rewards ---------------------------------------------------------------------------------------------------------
-
-
 class ScaledRewards(ConnectorV2):
     """Divides rewards by the deviation of the discounted returns so far, as Stable-Baselines3's `VecNormalize` does.
 
@@ -294,24 +283,17 @@ def num_lanes_in_order(config: Any) -> int | None:
     return int(max(of.num_env_runners, 1) * of.num_envs_per_env_runner)
 
 
-# --- the learner -----------------------------------------------------------------------------------------------------
-
-
 class ExtendedPPOTorchLearner(PPOTorchLearner):
     """RLlib's learner of PPO with the extensions; the loss is RLlib's, given other numbers."""
-
-    _learns_from_connectors = True
-    """Whether advantages come from RLlib's connectors, one of which scales the rewards."""
 
     def build(self) -> None:
         """Build as RLlib does."""
         self.clip_share = 1.0
         """Share of `clip_param` that holds in this iteration."""
-        self.reward_scale: ScaledRewards | None = None
-        """Of a learner that scales rewards by itself."""
         super().build()
-        connectors = self._learner_connector if self._learns_from_connectors else None
-        if told_of(self.config, "vf_clip_range") and connectors is not None:
+        connectors = [] if self._learner_connector is None else self._learner_connector
+        self.reward_scale = next((each for each in connectors if isinstance(each, ScaledRewards)), None)
+        if told_of(self.config, "vf_clip_range"):
             connectors.append(OldValues())
 
     def _make_module(self) -> Any:
@@ -354,26 +336,20 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
 
     def in_use(self, module_id: str) -> dict[str, Any]:
         """Return extension -> what it really is, of those that are not as RLlib has them; without Adam's epsilon."""
-        found = told(self.config)
+        found = {name: value for name, value in told(self.config).items() if name not in ("adam_epsilon", "vf_lr")}
         groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
-        found = {name: value for name, value in found.items() if name not in ("adam_epsilon", "vf_lr")}
         if len(groups) == 2:
             found["vf_lr"] = float(groups[1]["lr"])
         if "clip_end_fraction" in found:
             found["clip_end_fraction"] = found["clip_end_fraction"][0]
-        return {**found, "normalize_rewards": int(self._scale is not None)}
-
-    @property
-    def _scale(self) -> ScaledRewards | None:
-        pieces = [each for each in self._learner_connector or () if isinstance(each, ScaledRewards)]
-        return pieces[0] if pieces else self.reward_scale
+        return {**found, "normalize_rewards": int(self.reward_scale is not None)}
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **options: Any) -> dict[str, Any]:
         """Return RLlib's state of a learner, with the clip range and the scale of rewards."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **options)
         if told(self.config) and self._check_component(_STATE, components, not_components):
-            scale = self._scale
-            state[_STATE] = {"clip_share": self.clip_share, "rewards": None if scale is None else scale.get_state()}
+            rewards = None if self.reward_scale is None else self.reward_scale.get_state()
+            state[_STATE] = {"clip_share": self.clip_share, "rewards": rewards}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -381,8 +357,8 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         super().set_state(state)
         if (own := state.get(_STATE)) is not None:
             self.clip_share = own["clip_share"]
-            if self._scale is not None and own["rewards"] is not None:
-                self._scale.set_state(own["rewards"])
+            if self.reward_scale is not None and own["rewards"] is not None:
+                self.reward_scale.set_state(own["rewards"])
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any:
         """Return the loss of a minibatch."""

@@ -8,6 +8,7 @@ import copy
 import difflib
 import functools
 import importlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from gymnasium import error as gymnasium_error
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from gymnasium.wrappers import DtypeObservation, FlattenObservation, TimeLimit, TransformObservation
 
-from study.errors import Fault, StudyError
+from study.errors import TrialError
 from study.space.sections import EnvironmentSpec, is_procgen, task_of
 
 Array = npt.NDArray[Any]
@@ -32,15 +33,6 @@ ID = "environment.id"
 _BRIGHTEST = 255
 _ALIKE = 0.7
 """How alike an id must be to be proposed, as `difflib` counts: -v5 alone makes many ids half alike."""
-
-
-class Unusable(StudyError):  # noqa: N818 (`probe` turns it into the error that people see)
-    """Why an environment cannot be used."""
-
-    @property
-    def fault(self) -> Fault:
-        """The same as a fault of the space."""
-        return Fault(where=self.where, rule=self.rule, got=self.got, fix=self.fix)
 
 
 # --- one environment -------------------------------------------------------------------------------------------------
@@ -80,7 +72,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     """Return one environment with float32 observations, which never waits; those of EnvPool cannot draw.
 
     Raises:
-        Unusable: There is no such environment, or it cannot be trained on.
+        TrialError: There is no such environment, or it cannot be trained on.
         Exception: Whatever the environment's own constructor raises.
     """
     if spec.backend == "envpool":
@@ -98,7 +90,7 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
     if several or not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
         got = str(getattr(maker, "__name__", type(maker).__name__))
         fix = "Name a class for one agent that is derived from gymnasium.Env."
-        raise Unusable(where=ID, rule="must make a gymnasium.Env for one agent", got=got, fix=fix)
+        raise TrialError(where=ID, rule="must make a gymnasium.Env for one agent", got=got, fix=fix)
     env = maker(**kwargs)
     return observed(env if spec.max_episode_steps is None else TimeLimit(env, spec.max_episode_steps))
 
@@ -116,7 +108,7 @@ def _class_of(env_id: str) -> Any:
             rule = f"module '{missing}' must be there, which '{env_id}' needs"
             fix = "Check the spelling: it is imported from the directory in which the study was started, or installed."
             fix = "Games of Procgen are written as 'procgen:coinrun'." if "procgen" in env_id.lower() else fix
-            raise Unusable(where=ID, rule=rule, fix=fix) from error
+            raise TrialError(where=ID, rule=rule, fix=fix) from error
         if hasattr(module, name):
             return getattr(module, name)
         known = [*gymnasium.registry, *dir(module)]
@@ -125,7 +117,7 @@ def _class_of(env_id: str) -> Any:
     except gymnasium_error.Error as error:
         if near := difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE):
             fix = f"Did you mean '{module_name}{colon}{near[0]}'?"
-        raise Unusable(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix) from error
+        raise TrialError(where=ID, rule="no such environment", got=f"'{env_id}'", fix=fix) from error
     return None
 
 
@@ -145,19 +137,19 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
     """Return the environment with float32 observations: an image in [0, 1], a 3-D array of floats as it is, or flat.
 
     Raises:
-        Unusable: Observations have no fixed size, or the environment does not say what they are.
+        TrialError: Observations have no fixed size, or the environment does not say what they are.
     """
     space: Any = getattr(env, "observation_space", None)
     if _is_image(space):
         return TransformObservation(env, _scaled, Box(0.0, 1.0, space.shape, np.float32))
-    if not _keeps_its_shape(space):
+    if not isinstance(space, Box) or not _keeps_its_shape(space):
         try:
             flattens = bool(space.is_np_flattenable)
         except (AttributeError, NotImplementedError):  # no space; one of somebody's own, such as the texts of MiniGrid
             flattens = False
         if not flattens:
             rule = "must have an `observation_space` of arrays of a fixed size"
-            raise Unusable(where=ID, rule=rule, got=str(space), fix="Wrap the environment so that it has a Box.")
+            raise TrialError(where=ID, rule=rule, got=str(space), fix="Wrap the environment so that it has a Box.")
         env = FlattenObservation(env)
     return env if env.observation_space.dtype == np.float32 else DtypeObservation(env, np.float32)
 
@@ -167,17 +159,14 @@ def _is_image(space: Any) -> bool:
     return isinstance(space, Box) and len(space.shape) == 3 and space.dtype == np.uint8
 
 
-def _keeps_its_shape(space: Any) -> bool:
+def _keeps_its_shape(space: Box) -> bool:
     """Return whether observations have one dimension, or three of floats."""
-    if not isinstance(space, Box):
-        return False
     return len(space.shape) == 1 or (len(space.shape) == 3 and np.issubdtype(space.dtype, np.floating))
 
 
-def _scaled(images: Any) -> npt.NDArray[np.float32]:
+def _scaled(images: Any) -> Any:
     """Return bytes as numbers in [0, 1], in the same shape."""
-    numbers: npt.NDArray[np.float32] = np.divide(images, _BRIGHTEST, dtype=np.float32)
-    return numbers
+    return np.divide(images, _BRIGHTEST, dtype=np.float32)
 
 
 # --- lanes -----------------------------------------------------------------------------------------------------------
@@ -186,13 +175,12 @@ def _scaled(images: Any) -> npt.NDArray[np.float32]:
 def make_lane_envs(
     make: Callable[[], gymnasium.Env] | EnvFactory, seeds: Sequence[int]
 ) -> "GymnasiumLanes | EnvPoolLanes":
-    """Make lanes, each with the seed of its first reset, on the backend that an `EnvFactory` names, else Gymnasium's.
+    """Make lanes, each with the seed of its first reset; whatever `make_env` raises passes through.
 
-    Raises:
-        Unusable: The environment cannot be made.
+    Tasks of EnvPool are stepped together, but for those that wait.
     """
-    if isinstance(make, EnvFactory) and make.spec.backend == "envpool":
-        return EnvPoolLanes(make.spec, seeds, wait_s=make.wait_s)
+    if isinstance(make, EnvFactory) and make.spec.backend == "envpool" and not make.wait_s:
+        return EnvPoolLanes(make.spec, seeds)
     return GymnasiumLanes(make, seeds)
 
 
@@ -206,20 +194,10 @@ class GymnasiumLanes:
     def __init__(self, make: Callable[[], gymnasium.Env], seeds: Sequence[int]) -> None:
         """Make one environment for each seed, of its first reset; observations must be arrays of a fixed shape."""
         self.num_envs = len(seeds)
-        self._envs: list[gymnasium.Env] = []
-        try:
-            for _ in seeds:
-                self._envs.append(make())
-        except BaseException:
-            self.close()
-            raise
+        self._envs = [make() for _ in seeds]
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         self._seeds: list[int] | None = list(seeds)
-        # Gymnasium's own environments are up to a tenth faster with Python's numbers than with NumPy's. Others get
-        # np.int64, as from `action_space.sample()`: they may use its methods.
-        own = all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self._envs)
-        self._python_ints = own and isinstance(self.action_space, Discrete)
 
     def reset(self, observations: Array) -> None:
         """Start a new episode in every lane, the first time with its seed; write what is seen, (num_envs, *shape)."""
@@ -244,14 +222,11 @@ class GymnasiumLanes:
         """
         finals: Finals = []
         outcomes: list[tuple[float, bool, bool]] = []
-        shape, ndarray = self.observation_space.shape, np.ndarray
         # A copy: an environment may keep its action, and the caller may use the array again.
         rows = np.array(actions, self.action_space.dtype)
-        row_actions: Iterable[Any] = rows.tolist() if self._python_ints else rows
-        for lane, (env, action) in enumerate(zip(self._envs, row_actions, strict=False)):
+        for lane, (env, action) in enumerate(zip(self._envs, rows, strict=False)):
             observation, reward, ends, cut, _ = env.step(action)
-            if type(observation) is not ndarray or observation.shape != shape:
-                observation = self._fitting(observation)
+            observation = self._fitting(observation)
             if not isinstance(reward, float) and np.shape(reward):
                 raise ValueError(f"a reward must be one number, got shape {np.shape(reward)}")
             outcomes.append((float(reward), bool(ends), bool(cut)))
@@ -282,7 +257,6 @@ class GymnasiumLanes:
 # - `seed` may be a list. Environment i then plays what a pool of one with that seed plays, whatever else the
 #   pool holds: lane -> seed holds exactly, in every layout. A pool cannot be seeded again.
 # - `step(actions, env_id)` and `reset(env_id)` touch only the environments named, and answer in that order.
-# - Left alone, an environment that ended takes its next action as a reset.
 # - Of an episode that ends in its last allowed step, EnvPool says `truncated` only.
 
 _OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "max_episode_steps")
@@ -297,90 +271,72 @@ class EnvPoolLanes:
     Images come with their channels first, (C, H, W), or last; they leave with the channels last.
     """
 
-    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int] = (), *, wait_s: float = 0.0) -> None:
+    def __init__(self, spec: EnvironmentSpec, seeds: Sequence[int] = ()) -> None:
         """Look the task up, and make the pool where its lanes have seeds, shape (num_envs,), each below 2^31.
 
         Raises:
-            Unusable: EnvPool is not installed or does not know the task, the task does not take these arguments or
-                has several players, or a library of the system is missing.
+            TrialError: EnvPool is not installed or does not know the task, the task does not take these arguments, is
+                for several players or does not show one array, or a library of the system is missing.
         """
+        name, kwargs = task_of(spec.id, spec.kwargs) if is_procgen(spec.id) else (spec.id, dict(spec.kwargs))
+        other = "Use an id of EnvPool, or `backend: gymnasium`."
         try:
             import envpool
-        except ImportError as error:
-            fix = "Run `pip install 'envpool>=1.2.5,<2'`; where it has no wheel, set environment.backend: gymnasium."
-            rule, got = "envpool must be installed", str(error)
-            raise Unusable(where="environment.backend", rule=rule, got=got, fix=fix) from error
-        procgen = is_procgen(spec.id)
-        name, kwargs = task_of(spec.id, spec.kwargs) if procgen else (spec.id, dict(spec.kwargs))
-        if name not in (known := envpool.list_all_envs()):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            fix = f"Did you mean '{near[0]}'?" if near else "Use an id of EnvPool, or `backend: gymnasium`."
-            raise Unusable(where=ID, rule="EnvPool has no such environment", got=f"'{name}'", fix=fix)
-        try:
+
+            if name not in (known := envpool.list_all_envs()):
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+                fix = f"Did you mean '{near[0]}'?" if near else other
+                raise TrialError(where=ID, rule="EnvPool has no such environment", got=f"'{name}'", fix=fix)
             if taken := sorted(set(kwargs) & set(_OURS)):
                 raise TypeError(f"the study sets {', '.join(taken)} itself")
             task: Any = envpool.make_spec(name, **kwargs)
         except ImportError as error:  # EnvPool's own words name another package; the linker's name the library
-            missing = str(error.__cause__ or error)
-            qt = procgen or "libQt5" in missing
-            fix = "On Debian: apt install libqt5gui5, on every node." if qt else "Install it on every node."
-            rule = f"'{spec.id}' needs a library of the system"
-            raise Unusable(where=ID, rule=rule, got=missing, fix=fix) from error
+            rule, got = f"what '{spec.id}' needs of EnvPool must be installed", str(error.__cause__ or error)
+            fix = "On every node: pip install 'envpool>=1.2.5,<2', for Procgen on Debian apt install libqt5gui5."
+            raise TrialError(where="environment.backend", rule=rule, got=got, fix=fix) from error
         except TypeError as error:  # of C++ types, all signatures follow
             rule, got = f"must suit '{spec.id}'", str(error).partition(" The following")[0].rstrip(".")
             got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
-            raise Unusable(where="environment.kwargs", rule=rule, got=got, fix=fix) from error
-        if task.config.max_num_players != 1:
-            rule, got = f"'{spec.id}' must have one player", str(task.config.max_num_players)
-            raise Unusable(where=ID, rule=rule, got=got, fix="Use a task for one player.")
+            raise TrialError(where="environment.kwargs", rule=rule, got=got, fix=fix) from error
         with warnings.catch_warnings(action="ignore"):  # of bounds of float64 for float32
             self._raw: Any = task.gymnasium_observation_space
-            self.observation_space, self.action_space = self._seen_space(), task.gymnasium_action_space
+        if task.config.max_num_players != 1 or not isinstance(self._raw, Box):
+            rule, got = "must be for one player, whose observations are one array", f"'{spec.id}' with {self._raw}"
+            raise TrialError(where=ID, rule=rule, got=got, fix=other)
+        self.observation_space, self.action_space = self._seen_space(), task.gymnasium_action_space
         self._limit: int = spec.max_episode_steps or task.config.max_episode_steps
         # One step more than allowed, so that `terminated` in the last allowed step is the environment's own.
         # With `episodic_life` a reset goes on with the same game unless EnvPool itself saw the limit.
         episodic = getattr(task.config, "episodic_life", False)
         kwargs["max_episode_steps"] = self._limit if episodic else min(self._limit + 1, _INT_MAX)
         self._make = functools.partial(envpool.make, name, env_type="gymnasium", num_threads=1, **kwargs)
-        self._wait_s = wait_s
-        self._pool: Any = None
         if seeds:
             self.seed(seeds)
 
     def seed(self, seeds: Sequence[int]) -> None:
         """Make the pool, which is stepped by one thread."""
         self.num_envs, self._lanes = len(seeds), np.arange(len(seeds), dtype=np.int32)
-        self._pool = self._make(num_envs=len(seeds), seed=list(seeds))
+        self._pool: Any = self._make(num_envs=len(seeds), seed=list(seeds))
         with warnings.catch_warnings(action="ignore"):
             _ = self._pool.observation_space  # the pool makes it once, at the latest in its first reset
 
     def _seen_space(self) -> Box:
         raw, self._channels_first = self._raw, False
-        if isinstance(raw, Discrete):
-            return Box(0.0, 1.0, (int(raw.n),), np.float32)
         if _is_image(raw):
             depth, height, width = raw.shape
             # EnvPool does not say which order an image has: a picture is larger than its number of channels.
             self._channels_first = depth < min(height, width)
             return Box(0.0, 1.0, (height, width, depth) if self._channels_first else raw.shape, np.float32)
-        if not isinstance(raw, Box):
-            rule, fix = "observations must be one array where EnvPool steps", "Use `backend: gymnasium`."
-            raise Unusable(where=ID, rule=rule, got=str(raw), fix=fix)
-        # Where EnvPool means no lower bound it says 1.2e-38: the smallest positive float is what C++ calls `min`.
-        unbounded = np.isin(raw.low, (np.finfo(np.float32).tiny, np.finfo(np.float64).tiny))
-        with np.errstate(over="ignore"):  # a float64 bound beyond float32 means none
-            bounds = [np.where(unbounded, -np.inf, raw.low).astype(np.float32), raw.high.astype(np.float32)]
-        return Box(*bounds) if _keeps_its_shape(raw) else Box(*(each.ravel() for each in bounds))
+        shape = raw.shape if _keeps_its_shape(raw) else (math.prod(raw.shape),)
+        return Box(-np.inf, np.inf, shape, np.float32)  # EnvPool's own bounds are wrong where it means none
 
-    def _seen(self, batch: Any) -> Array:
+    def _seen(self, batch: Any) -> Any:
         """Return what the network sees of what EnvPool shows of several environments, shape (envs, *shape)."""
-        if isinstance(self._raw, Discrete):  # one-hot
-            return np.asarray(np.reshape(batch, (-1, 1)) - self._raw.start == np.arange(self._raw.n), np.float32)
         if _is_image(self._raw):
             return _scaled(np.moveaxis(batch, 1, 3) if self._channels_first else batch)
         return np.asarray(batch, np.float32).reshape(len(batch), *self.observation_space.shape)
 
-    def first_observations(self, lanes: Array | None = None) -> Array:
+    def first_observations(self, lanes: Array | None = None) -> Any:
         """Begin new episodes in some lanes, or in all, and return what is seen, shape (lanes, *shape)."""
         return self._seen(self._pool.reset(self._lanes if lanes is None else lanes)[0])
 
@@ -402,8 +358,6 @@ class EnvPoolLanes:
         finals = [(int(lane), observations[lane].copy()) for lane in ended]
         if ended.size:
             observations[ended] = self.first_observations(ended)
-        if self._wait_s:
-            time.sleep(len(actions) * self._wait_s)
         return finals
 
     def close(self) -> None:

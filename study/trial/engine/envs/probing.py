@@ -20,21 +20,18 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
-from study.errors import SpaceError, StudyError, TrialError
+from study.errors import Fault, SpaceError, StudyError, TrialError, in_one_line
 from study.machine.shape import Speeds
 from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
-from study.trial.engine.envs.environments import ID, Unusable, are_trainable, make_env
+from study.trial.engine.envs.environments import ID, are_trainable, make_env
 from study.trial.failures import causes, described, original, within
 
-_API = {
-    "reset": "Write it as Gymnasium has it: reset(*, seed=None, options=None) returns (observation, info).",
-    "step": "Write it as Gymnasium has it: step(action) returns (observation, reward, terminated, truncated, info).",
-}
-_OTHER_API = ("unpack", "unexpected keyword argument 'seed'")
-"""Words of what Python says where `reset` or `step` takes or returns something else."""
-_TRY = "Try it in Python: make the environment, reset it and step it."
+_TRY = (
+    "Try it in Python, as Gymnasium has it: reset(seed=0) returns (observation, info), step(action) returns "
+    "(observation, reward, terminated, truncated, info)."
+)
 PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
 _ANSWER_S = 60.0
@@ -95,14 +92,8 @@ def answer_call(file: str) -> None:
 
 
 def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any) -> Any:
-    """Return what a function returns that plays an environment: in a process of its own if the environment is foreign.
-
-    Raises:
-        TrialError: That process ended, or did not answer within `PROBE_TIMEOUT_S + _ANSWER_S`.
-    """
-    if not _is_foreign(spec):
-        return function(*args)
-    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S)
+    """Return what a function returns that plays an environment, a foreign one in a process of its own."""
+    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S) if _is_foreign(spec) else function(*args)
 
 
 def _is_foreign(spec: EnvironmentSpec) -> bool:
@@ -133,13 +124,14 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     Raises:
         SpaceError: The environment cannot be found, made or stepped, or its spaces are not supported.
     """
-    where, rule, fix = ID, f"'{spec.id}' must be made with {spec.kwargs}, reset, stepped and closed", _TRY
     try:
         return _called(spec, _probe, spec) if apart else _probe(spec)
-    except Unusable as unusable:
-        raise SpaceError(source_name, [unusable.fault]) from unusable
+    except StudyError as error:
+        fault = Fault(where=error.where, rule=error.rule, got=error.got, fix=error.fix)
+        raise SpaceError(source_name, [fault]) from error
     except (Exception, SystemExit) as error:
-        got = error.got if isinstance(error, TrialError) else described(error)
+        where, rule = ID, f"'{spec.id}' must be made with {spec.kwargs}, and closed"
+        got, fix = described(error), _TRY
         if isinstance(error, TypeError) and "argument" in str(error):
             where, rule = "environment.kwargs", f"must suit the constructor of '{spec.id}'"
             got, fix = f"{spec.kwargs}: {got}", "Change the arguments."
@@ -148,7 +140,7 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
 
 def _probe(spec: EnvironmentSpec) -> Spaces:
     rule = f"'{spec.id}' must be made, reset and stepped within {PROBE_TIMEOUT_S:.0f} s"
-    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=Unusable(where=ID, rule=rule, fix=_TRY))
+    return within(PROBE_TIMEOUT_S, lambda: _tried(spec), otherwise=TrialError(where=ID, rule=rule, fix=_TRY))
 
 
 def _tried(spec: EnvironmentSpec) -> Spaces:
@@ -156,16 +148,15 @@ def _tried(spec: EnvironmentSpec) -> Spaces:
         actions, what = getattr(env, "action_space", None), "reset"
         if not are_trainable(actions):
             rule = "actions must be Discrete or MultiDiscrete from 0, or a flat float Box"
-            raise Unusable(where=ID, rule=rule, got=str(actions), fix="Wrap the environment so that it takes such.")
+            raise TrialError(where=ID, rule=rule, got=str(actions), fix="Wrap the environment so that it takes such.")
         try:
             observation, _ = env.reset(seed=0)
             env.action_space.seed(0)
             what = "step"
             _, reward, _, _, _ = env.step(env.action_space.sample())
         except (Exception, SystemExit) as error:
-            other_api = isinstance(error, (TypeError, ValueError)) and any(word in str(error) for word in _OTHER_API)
-            rule, fix = f"`{what}` of '{spec.id}' must work", _API[what] if other_api else _TRY
-            raise Unusable(where=ID, rule=rule, got=described(error), fix=fix) from error
+            rule = f"`{what}` of '{spec.id}' must work"
+            raise TrialError(where=ID, rule=rule, got=described(error), fix=_TRY) from error
         shape, rule, got = env.observation_space.shape, "", ""
         if np.shape(observation) != shape:
             rule, got = f"an observation must have the shape {shape} of its space", str(np.shape(observation))
@@ -174,7 +165,7 @@ def _tried(spec: EnvironmentSpec) -> Spaces:
         elif np.shape(reward) or np.asarray(reward).dtype.kind not in "biuf" or not np.isfinite(reward):
             rule, got = f"rewards of '{spec.id}' must be finite numbers", f"{reward!r} of shape {np.shape(reward)}"
         if rule:
-            raise Unusable(where=ID, rule=rule, got=got, fix="Correct the environment.")
+            raise TrialError(where=ID, rule=rule, got=got, fix="Correct the environment.")
         return Spaces(observation_space=env.observation_space, action_space=env.action_space)
 
 
@@ -202,22 +193,19 @@ def probe_study(spec: StudySpec, source_name: str) -> Spaces:
 
 def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     """Raise a `SpaceError` for convolutions over vectors, and for images for which nobody has named convolutions."""
-    shape = spaces.observation_space.shape
-    if len(shape) != 3:
-        for name in ("conv_net", "conv_filters"):
-            if getattr(spec, name) is not None:
-                where, rule, got = f"model.{name}", "convolutions are for images", f"observations of shape {shape}"
-                raise SpaceError.of(source_name, where=where, rule=rule, got=got, fix="Remove it.")
-    elif spec.conv_filters is not None:
-        return
-    elif shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+    shape, where = spaces.observation_space.shape, "model.conv_filters"
+    images, given = len(shape) == 3, spec.conv_net is not None or spec.conv_filters is not None
+    if images and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
+        where, rule = ID, "images must have their channels last, (height, width, channels)"
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-        rule = "images must have their channels last, (height, width, channels)"
-        raise SpaceError.of(source_name, where=ID, rule=rule, got=f"shape {shape}", fix=fix)
-    elif spec.conv_net is None and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
-        rule = f"must be given for images of shape {shape}: RLlib has its own for squares of 42, 64, 84 and 96 pixels"
+    elif images and not given and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
+        rule = "must be given: RLlib has its own for squares of 42, 64, 84 and 96 pixels alone"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
-        raise SpaceError.of(source_name, where="model.conv_filters", rule=rule, fix=fix)
+    elif given and not images:
+        where, rule, fix = "model", "convolutions are for images", "Remove conv_net and conv_filters."
+    else:
+        return
+    raise SpaceError.of(source_name, where=where, rule=rule, got=f"observations of shape {shape}", fix=fix)
 
 
 def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
@@ -228,8 +216,11 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
     missing = next((each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name), None)
     if missing is not None:
         return f"'{env_id}' needs '{missing}', which is not installed.", f"Install {missing} on every node."
-    faults = [error.fault] if isinstance(error, Unusable) else error.faults if isinstance(error, SpaceError) else []
-    reason = " ".join(fault.problem for fault in faults) or f"{described(original(error))}."
+    reason = f"{described(original(error))}."
+    if isinstance(error, SpaceError):
+        reason = " ".join(fault.problem for fault in error.faults)
+    elif isinstance(error, StudyError):
+        reason = in_one_line(where="", rule=error.rule, got=error.got, fix="")
     return reason, f"Install on every node what '{env_id}' needs, and make it work there."
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ray.rllib.algorithms.impala.impala_learner import IMPALALearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.learner import Learner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from torch import Tensor
 
@@ -20,10 +20,6 @@ from study.trial.measure import LEARNER_KEYS
 
 _LOOK_S, _QUIET_LOOKS = 0.02, 3
 """How often the thread is looked at, and how often in a row it must be idle: between two looks it may take a batch."""
-
-
-_ABSENT = object()
-"""What the metrics answer for a key that they lack: without a default of its own they raise."""
 
 
 class Learnt(NamedTuple):
@@ -40,12 +36,8 @@ class Learnt(NamedTuple):
     """What an update raised, after which nothing is learnt."""
 
 
-class CountingLearner(Learner):
+class CountingLearner(IMPALALearner):
     """Adds up, raw, the seconds and the number of updates of its thread; goes before one of RLlib's learners."""
-
-    _learner_thread: Any
-    _learner_thread_in_queue: Any
-    _gpu_loader_in_queue: Any
 
     def build(self) -> None:
         """Build as RLlib does, which starts the thread."""
@@ -76,10 +68,10 @@ class CountingLearner(Learner):
         """Return the losses as they were logged: reading a tensor here would hold the thread up."""
         losses = {}
         for name, keys in LEARNER_KEYS.items():
-            values = [self.metrics.peek((DEFAULT_MODULE_ID, key), default=_ABSENT) for key in keys]
-            value = next((value for value in values if value is not _ABSENT), _ABSENT)
+            values = [self.metrics.peek((DEFAULT_MODULE_ID, key), default="") for key in keys]  # None would raise
+            value = next((value for value in values if not isinstance(value, str)), None)
             # APPO logs a divergence of 0 where its loss has no such term.
-            if value is not _ABSENT and (name != "kl" or getattr(self.config, "use_kl_loss", False)):
+            if value is not None and (name != "kl" or getattr(self.config, "use_kl_loss", False)):
                 losses[name] = value.detach() if isinstance(value, Tensor) else value
         return losses
 

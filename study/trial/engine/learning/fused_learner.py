@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from study.errors import TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.trial.engine.envs.environments import are_trainable
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, ScaledRewards, num_lanes_in_order, told_of
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, told_of
 
 FloatArray = npt.NDArray[np.float64]
 _LOGGER = logging.getLogger(__name__)
@@ -46,34 +46,25 @@ _RMSPROP_ALPHA, _RMSPROP_EPS = 0.99, 1e-5
 
 @dataclass(slots=True, kw_only=True)
 class TrainBatch:
-    """The pieces of episodes behind each other, in RLlib's rows: the steps of a piece, then one that RLlib appends.
-
-    Attributes:
-        episode_ids: Of each piece.
-        observations: Before each step, and behind it the last one of the piece; shape (rows, numbers).
-        actions: Shape (steps, …).
-        rewards: Shape (rows,), 0 in appended rows.
-        appended: Rows that are no steps, one for each piece, shape (pieces,).
-        terminated: Whether the episode terminated with the piece's last step, shape (pieces,).
-    """
+    """The pieces of episodes behind each other, in RLlib's rows: the steps of a piece, then one that RLlib appends."""
 
     episode_ids: tuple[str, ...]
+    """Of each piece."""
     observations: npt.NDArray[Any]
+    """Before each step, and behind it the last one of the piece; shape (rows, numbers)."""
     actions: npt.NDArray[Any]
+    """Shape (steps, …)."""
     rewards: FloatArray
+    """Shape (rows,), 0 in appended rows."""
     appended: npt.NDArray[np.int64]
+    """Rows that are no steps, one for each piece, shape (pieces,)."""
     terminated: npt.NDArray[np.bool_]
+    """Whether the episode terminated with the piece's last step, shape (pieces,)."""
 
     @classmethod
     def of(cls, episodes: Sequence[SingleAgentEpisode]) -> "TrainBatch":
-        """Gather the arrays of episodes, whose lookback buffers hold steps of earlier batches, into new ones.
-
-        Raises:
-            ValueError: There is no step.
-        """
+        """Gather the arrays of episodes, whose lookback buffers hold steps of earlier batches, into new ones."""
         filled = [episode if episode.is_numpy else episode.to_numpy() for episode in episodes if len(episode)]
-        if not filled:
-            raise ValueError("episodes: must hold at least one step, got none.")
         observations, actions, rewards = (
             [buffer.data[buffer.lookback :] for buffer in (getattr(episode, name) for episode in filled)]
             for name in ("observations", "actions", "rewards")
@@ -93,11 +84,6 @@ class TrainBatch:
         found = np.ones(len(self.rewards), dtype=np.bool_)
         found[self.appended] = False
         return found
-
-    def scale_rewards(self, scale: ScaledRewards) -> None:
-        """Let the rewards be scaled."""
-        pieces = [piece[:-1] for piece in np.split(self.rewards, self.appended[:-1] + 1)]
-        self.rewards[self.is_step] = np.concatenate(scale.scaled(self.episode_ids, pieces))
 
     def advantages(self, values: FloatArray, *, gamma: float, lambda_: float) -> FloatArray:
         """Return the advantage of every row in return units, shape (rows,), by the values of its observations.
@@ -171,53 +157,36 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
       their number of rows, and a trial learns bit-equally in every layout.
     - With the attribute `optimizer = "rmsprop"` it takes RMSprop instead of Adam, as A2C does.
     - `num_env_steps_trained` counts each environment step once an update, RLlib once for every minibatch.
-    - A gradient that is not finite is not applied, with a warning; where the loss is not finite either, the update ends
-      there. RLlib steps with zeros in place of what is not finite.
+    - A gradient that is not finite is not applied, with a warning. RLlib puts zeros in place of what is not finite.
     """
 
-    _learns_from_connectors = False
-
     def build(self) -> None:
-        """Build module and optimizer, and load the program.
+        """Build module and optimizer, and load the program, for a configuration without a `fused_obstacle`.
 
         Raises:
-            TrialError: The configuration or the process is one that this learner cannot serve.
+            TrialError: JAX cannot be used in this process.
         """
-        if self.distributed:  # before PyTorch waits for the other learners
-            raise refusal("there are several learners")
         if obstacle := jax_obstacle():
             raise refusal(obstacle)
         use_one_cpu_thread()
         from study.trial.engine.learning import fused_program
 
         self._program = fused_program
-        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
-        self._has_own_optimizer = getattr(self.config, "optimizer", None) == "rmsprop"
         super().build()
-        config = self.config
-        if config.num_learners > 0:
-            # "auto" is one CPU. The local learner's process belongs to others too.
-            cpus = config.num_cpus_per_learner
-            torch.set_num_threads(1 if cpus == "auto" else max(1, int(cpus)))
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
-        known, space = config.copy(copy_frozen=False), self._network.action_space
-        known.environment(observation_space=self._network.observation_space, action_space=space)
-        if obstacle := fused_obstacle(known):
-            raise refusal(obstacle)
         self.jax_platform = str(cpu_device().platform)
         fused_program.keep_programs()
-        # Choices of each component of a categorical policy; None for a Gaussian one.
-        choices: Any = (
-            [] if isinstance(space, Box) else np.ravel(space.n if isinstance(space, Discrete) else space.nvec)
-        )
-        self._sizes = tuple(int(size) for size in choices) or None
-        self._standardization = getattr(config, "standardization", "rllib")
-        if told_of(config, "normalize_rewards"):
-            self.reward_scale = ScaledRewards(gamma=config.gamma, num_lanes=num_lanes_in_order(config))
-        self._generator = np.random.default_rng(config.seed)
+        space, self._sizes = self._network.action_space, None
+        """Choices of each component of a categorical policy; None for a Gaussian one."""
+        if not isinstance(space, Box):
+            choices = [space.n] if isinstance(space, Discrete) else space.nvec
+            self._sizes = tuple(int(size) for size in choices)
+        self._standardization = getattr(self.config, "standardization", "rllib")
+        self._generator = np.random.default_rng(self.config.seed)
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        if self._has_own_optimizer:
+        # A configuration of RLlib's own has an option of this name, which only the old API stack reads.
+        if getattr(self.config, "optimizer", None) == "rmsprop":
             return torch.optim.RMSprop(groups, alpha=_RMSPROP_ALPHA, eps=_RMSPROP_EPS)
         return super()._optimizer(groups)
 
@@ -233,11 +202,7 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         shuffle_batch_per_epoch: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Learn from the episodes, which are left as they are, and return RLlib's metrics; arguments are RLlib's.
-
-        Raises:
-            ValueError: There is no step to learn from.
-        """
+        """Learn from the episodes, which are left as they are, and return RLlib's metrics; arguments are RLlib's."""
         self._check_is_built()
         timesteps = timesteps or {}
         self.before_gradient_based_update(timesteps=timesteps)
@@ -264,13 +229,12 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         results: dict[str, Any] = self.metrics.reduce()
         return results
 
-    # --- what the program gets -------------------------------------------------------------------------------------
-
     def _rows(self, batch: TrainBatch) -> Any:
         """Return the steps of a train batch: `fused_program.Rows`."""
         config, is_step = self.config, batch.is_step
         if self.reward_scale is not None:
-            batch.scale_rewards(self.reward_scale)
+            pieces = [piece[:-1] for piece in np.split(batch.rewards, batch.appended[:-1] + 1)]
+            batch.rewards[is_step] = np.concatenate(self.reward_scale.scaled(batch.episode_ids, pieces))
         outputs, values = self._forward(torch.from_numpy(batch.observations))
         advantages = batch.advantages(values, gamma=config.gamma, lambda_=config.lambda_)
         targets = advantages + values
@@ -348,8 +312,6 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
                 raise refusal(f"a layer is of the class {kind}")
         return tuple(found)
 
-    # --- what it did -----------------------------------------------------------------------------------------------
-
     def _log(self, result: Any, *, size: int, steps: int) -> None:
         """Log what RLlib logs of an update with minibatches of `size` rows from so many steps."""
         count, module, every = int(result.count), DEFAULT_MODULE_ID, ALL_MODULES
@@ -369,8 +331,6 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         ):
             self.metrics.log_value((place, name), number, reduce="sum", with_throughput=place == every)
             self.metrics.log_value((place, f"{name}_lifetime"), number, reduce="lifetime_sum", with_throughput=True)
-
-    # --- weights and the optimizer's state, in PyTorch's names -------------------------------------------------------
 
     def _weights(self, parameters: dict[str, Tensor], optimizer: torch.optim.Optimizer) -> Any:
         states = {name: optimizer.state.get(parameter) or {} for name, parameter in parameters.items()}

@@ -155,7 +155,7 @@ class Program(NamedTuple):
     ) -> tuple[Weights, Result]:
         """Take one step of the optimizer for each minibatch, given by its rows, shape (minibatches, rows).
 
-        A gradient that is not finite is not applied; where the loss is not finite either, that was the last minibatch.
+        A gradient that is not finite is not applied.
         """
         columns, steps, count = batch[:-1], len(batch.rest), len(minibatches)
         widths = tuple(column.shape[1] for column in columns)
@@ -169,8 +169,6 @@ class Program(NamedTuple):
             done = _compiled(self, widths, weights, packed, order, np.int32(count), numbers)
             new, result = jax.device_get(done)
         return new, result
-
-    # --- the loss ----------------------------------------------------------------------------------------------
 
     def loss(
         self, parameters: Mapping[str, Array], batch: Rows, coefficients: Coefficients
@@ -231,8 +229,6 @@ class Program(NamedTuple):
             outputs = jnp.concatenate([mean, log_std])
         return self.normalised(outputs), values
 
-    # --- distributions -----------------------------------------------------------------------------------------
-
     def normalised(self, outputs: Array) -> Array:
         """Return the parameters of RLlib's distributions: log-probabilities side by side, or means, log deviations."""
         if self.sizes is None:
@@ -263,8 +259,6 @@ class Program(NamedTuple):
         log_ratio = old_log_std - log_std
         shift = (old_mean - mean) * jnp.exp(-log_std)
         return (0.5 * (jnp.exp(2 * log_ratio) + shift**2 - 1) - log_ratio).sum(0)
-
-    # --- a step ------------------------------------------------------------------------------------------------
 
     def stepped(
         self, weights: Weights, gradients: Mapping[str, Array], norm: Array, coefficients: Coefficients
@@ -309,11 +303,8 @@ def _compiled(
     def rows_of(number: Array) -> Rows:
         return Rows(*jnp.split(packed[order[number]].T, cuts))
 
-    def goes_on(state: tuple[Weights, Result]) -> Array:
-        _, result = state
-        broken = ~jnp.isfinite(result.loss) & ~jnp.isfinite(result.norm)
-        going: Array = (result.count < count) & ~broken
-        return going
+    def goes_on(state: tuple[Weights, Result]) -> Any:
+        return state[1].count < count
 
     def one(state: tuple[Weights, Result]) -> tuple[Weights, Result]:
         before, result = state

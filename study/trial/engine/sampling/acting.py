@@ -6,7 +6,6 @@ step, and that the randomness comes from outside, so that it can belong to lanes
 """
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,10 +20,9 @@ from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
 from ray.rllib.core.models.torch.heads import TorchMLPHead
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.utils.spaces.space_utils import clip_action, unsquash_action
-from scipy.special import log_softmax, ndtri
+from scipy.special import ndtri
 
 from study.ray_private import forward_of
-from study.trial.engine.envs.environments import are_trainable
 
 Floats = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
@@ -121,15 +119,6 @@ class Choices:
         actions: Array = inputs.argmax(axis=-1)
         return actions
 
-    def log_prob(self, inputs: Floats, actions: Array) -> Floats:
-        """Return the log-probability of actions, shape (...)."""
-        chosen = actions if self._several else actions[..., np.newaxis]
-        log_probs = np.zeros(inputs.shape[:-1], inputs.dtype)
-        for index, part in enumerate(self._parts):
-            own = log_softmax(inputs[..., part], axis=-1)
-            log_probs += np.take_along_axis(own, chosen[..., index, np.newaxis], axis=-1)[..., 0]
-        return log_probs
-
 
 class Gaussian:
     """The same as `Choices` for a `Box`: the outputs are all means, then all logarithms of standard deviations."""
@@ -152,18 +141,9 @@ class Gaussian:
         """See `Choices.greedy`."""
         return inputs[..., : self.noise_size].copy()
 
-    def log_prob(self, inputs: Floats, actions: Array) -> Floats:
-        """See `Choices.log_prob`."""
-        mean, log_std = inputs[..., : self.noise_size], inputs[..., self.noise_size :]
-        terms = -0.5 * ((actions - mean) / np.exp(log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi)
-        log_probs: Floats = terms.sum(axis=-1)
-        return log_probs
 
-
-def action_rule(space: gymnasium.Space) -> Choices | Gaussian:
-    """Return the rule of an action space; raise a `ValueError` where policies cannot answer its actions."""
-    if not are_trainable(space):
-        raise ValueError(f"action_rule: must be Discrete or MultiDiscrete from 0, or a flat float Box, got {space}.")
+def action_rule(space: Any) -> Choices | Gaussian:
+    """Return the rule of an action space that `are_trainable` accepts."""
     if isinstance(space, Discrete):
         return Choices([int(space.n)], several=False)
     return Choices(space.nvec.tolist(), several=True) if isinstance(space, MultiDiscrete) else Gaussian(space.shape[0])
@@ -176,8 +156,7 @@ def scaling_for_environment(
 
     Actions in [-1, 1] are scaled to the bounds (`normalize_actions`, RLlib's default), or clipped to them.
     """
-    if isinstance(space, Box) and normalize_actions:
-        return lambda actions: np.asarray(unsquash_action(actions, space))
-    if isinstance(space, Box) and clip_actions:
-        return lambda actions: np.asarray(clip_action(actions, space))
-    return lambda actions: actions
+    if not isinstance(space, Box) or not (normalize_actions or clip_actions):
+        return lambda actions: actions
+    change = unsquash_action if normalize_actions else clip_action
+    return lambda actions: np.asarray(change(actions, space))

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 import ray
+import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 from ray.rllib.core.columns import Columns
@@ -66,9 +67,9 @@ class _Ongoing:
 class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
     """Steps the lanes of one runner, or of several emulated ones, with whole arrays; set as `env_runner_cls`.
 
-    Its state holds weights and no environments: one that is restarted begins its lanes anew. Of the arguments of
-    RLlib's `sample` it has only `explore`. Its episodes bring no steps of earlier fragments (RLlib: one, which is for
-    connectors that need it). Of connectors it takes `NormalizedObservations`, with statistics of each of its runners.
+    It always explores, a fragment a call. Its state holds weights and no environments: one that is restarted begins its
+    lanes anew. Its episodes bring no steps of earlier fragments (RLlib: one, which is for connectors that need it). Of
+    connectors it takes `NormalizedObservations`, with statistics of each of its runners.
     """
 
     in_lane_order = True
@@ -84,8 +85,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             if isinstance(piece, NormalizedObservations):
                 self._statistics = piece
                 piece.begin(self._envs.observation_space.shape, num_runners=len({runner for runner, _ in self.lanes}))
-
-    # --- what RLlib calls --------------------------------------------------------------------------------------
 
     def make_env(self) -> None:
         """Make the environments of this process's lanes; the next sample resets them with the lanes' seeds."""
@@ -128,7 +127,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         """Environment steps that a call of `sample` without arguments brings, exactly."""
         return sum(self._steps_of_lanes())
 
-    def sample(self, *, explore: bool | None = None) -> list[SingleAgentEpisode]:
+    def sample(self) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
         Raises:
@@ -143,7 +142,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             if self._needs_initial_reset:
                 self._begin()
             steps = self._steps_of_lanes()
-            rows, ends = self._step(steps, explore=self.config.explore if explore is None else explore)
+            rows, ends = self._step(steps)
             episodes = self._cut(rows, steps, ends)
         self._log_env_steps(metric=self._metrics_num_env_steps_sampled, num_steps=sum(steps))
         self._increase_sampled_metrics(sum(steps), sum(map(len, ends)))
@@ -173,8 +172,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
                 self.metrics.log_value(most, float(values.max()), reduce="max", window=1)
         return self.metrics.reduce()
 
-    # --- sampling ----------------------------------------------------------------------------------------------
-
     def _steps_of_lanes(self) -> list[int]:
         """Return how many steps each lane takes in a call of `sample`; the first lanes may take one more."""
         length = self.config.rollout_fragment_length
@@ -183,7 +180,6 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         return layout_of(self.config).steps_of(max(self.worker_index - 1, 0), self.config.total_train_batch_size)
 
     def _begin(self) -> None:
-        """Start a new episode in every lane."""
         self._seen = np.zeros((self.num_envs, *self._envs.observation_space.shape), np.float32)
         """What each lane saw last, (lanes, *shape)."""
         self._envs.reset(self._seen)
@@ -209,7 +205,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         normalized: Array = scaled_by(observations, mean[:count], variance[:count])
         return normalized
 
-    def _step(self, lane_steps: list[int], *, explore: bool) -> tuple[_Rows, _Ends]:
+    def _step(self, lane_steps: list[int]) -> tuple[_Rows, _Ends]:
         """Step the lanes through a fragment."""
         steps, num_envs, network, rule = max(lane_steps), self.num_envs, network_of(self.module), self._rule
         observation, action, shape = self._envs.observation_space, self._envs.action_space, (steps, num_envs)
@@ -223,14 +219,18 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             truncated=np.zeros(shape, bool),
         )
         rows.observations[0] = self._seen
-        noise = self._draw_noise(steps) if explore else None
+        uniforms = np.empty((*shape, rule.noise_size))
+        for lane, noise in enumerate(self._noises):  # going on in each lane
+            start, count = self._lane_steps[lane] * rule.noise_size, steps * rule.noise_size
+            uniforms[:, lane] = noise.uniforms(start, count).reshape(steps, rule.noise_size)
+        noises = rule.noise(uniforms)
         ends: _Ends = [[] for _ in range(num_envs)]
         step, scale, continuous = self._envs.step, self._scale, isinstance(action, gymnasium.spaces.Box)
         for row in range(steps):
             num = num_envs if row < steps - 1 else lane_steps.count(steps)
             outputs, seen = rows.inputs[row, :num], rows.observations[row + 1, :num]
             outputs[:] = network(rows.observations[row, :num])
-            chosen = rule.greedy(outputs) if noise is None else rule.choose(outputs, noise[row, :num])
+            chosen = rule.choose(outputs, noises[row, :num])
             if continuous and not np.isfinite(chosen).all():
                 raise _diverged(rows.observations[: row + 1])  # before an environment gets to see it
             rows.actions[row, :num] = chosen
@@ -243,18 +243,10 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
         _check_finite(rows.observations, *(last for own in ends for _, last in own))
         if not np.isfinite(rows.inputs).all():
             raise _diverged(rows.observations)
-        rows.log_probs[:] = rule.log_prob(rows.inputs, rows.actions)
+        inputs, actions = (torch.from_numpy(each.reshape(-1, *each.shape[2:])) for each in (rows.inputs, rows.actions))
+        policy = self.module.get_exploration_action_dist_cls().from_logits(inputs)
+        rows.log_probs[:] = policy.logp(actions).numpy().reshape(shape)
         return rows, ends
-
-    def _draw_noise(self, steps: int) -> Array:
-        """Return the noise of every decision, shape (vector steps, lanes, noise size), going on in each lane."""
-        size = self._rule.noise_size
-        uniforms = np.empty((steps, self.num_envs, size))
-        for lane, noise in enumerate(self._noises):
-            uniforms[:, lane] = noise.uniforms(self._lane_steps[lane] * size, steps * size).reshape(steps, size)
-        return self._rule.noise(uniforms)
-
-    # --- episodes ----------------------------------------------------------------------------------------------
 
     def _cut(self, rows: _Rows, lane_steps: list[int], ends: _Ends) -> list[SingleAgentEpisode]:
         """Cut a fragment into episodes, lane by lane, each lane in time order; note where each lane stands."""

@@ -44,19 +44,11 @@ class LaneLayout:
         return [share + (first + lane < extra) for lane in range(len(self.lanes_of(process)))]
 
 
-# --- seeds -----------------------------------------------------------------------------------------------------
-
-
 def lane_seed(seed: int, runner_index: int, env_index: int) -> int:
     """Return the environment seed of one training lane: in [0, 2^29), distinct for every lane of the trial.
 
     Runners are numbered from 1 (RLlib's `worker_index`), below 131072, environments of a runner from 0, below 4096.
-
-    Raises:
-        ValueError: An index is out of range.
     """
-    if not (0 <= runner_index < _SIZE // _LANES_PER_RUNNER and 0 <= env_index < _LANES_PER_RUNNER):
-        raise ValueError(f"lane_seed: no such lane, got runner {runner_index}, environment {env_index}.")
     return _seed(seed, _TRAINING, runner_index * _LANES_PER_RUNNER + env_index)
 
 

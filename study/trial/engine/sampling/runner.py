@@ -76,11 +76,8 @@ class DivergedError(ValueError):
 
 def layout_of(config: AlgorithmConfig) -> LaneLayout:
     """Return the lanes of a configuration: those of the study, else one process for every runner."""
-    layout: LaneLayout | None = getattr(config, "lane_layout", None)
-    if layout is not None:
-        return layout
-    runners = max(config.num_env_runners, 1)
-    return LaneLayout(num_env_runners=runners, num_envs_per_env_runner=config.num_envs_per_env_runner)
+    runners, envs = max(config.num_env_runners, 1), config.num_envs_per_env_runner
+    return getattr(config, "lane_layout", None) or LaneLayout(num_env_runners=runners, num_envs_per_env_runner=envs)
 
 
 class Measuring(EnvRunner):
@@ -107,8 +104,7 @@ class Measuring(EnvRunner):
         if worker_index > 0:
             torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
         if worker_index > 0 and config.seed is not None:
-            # RLlib's own seeding asks torch for deterministic algorithms by a function that imports torch's
-            # compiler: 0.8 CPU seconds and 55 MB in every runner, with version 0.12.2. This sets the same flag.
+            # RLlib's own seeding sets this flag by a function that imports torch's compiler: 55 MB in every runner.
             torch.set_deterministic_debug_mode("error")
             seed_globally(noise_seed(config.seed, worker_index))
             started_with = config.copy(copy_frozen=False).debugging(seed=None)
@@ -154,42 +150,35 @@ class Measuring(EnvRunner):
             fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
             if isinstance(error, DivergedError):
                 fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
-            return (
-                [],
-                [],
-                replace(
-                    self._measurement(self._watch.stop(), env_steps=0, ended=[]),
-                    error=". ".join([described(cause), *notes]),
-                    fix=fix,
-                    traceback="".join(traceback.format_exception(error)),
-                ),
-            )
+            failed = self._measurement([self._watch.stop()], env_steps=0)
+            reason, lines = ". ".join([described(cause), *notes]), "".join(traceback.format_exception(error))
+            return [], [], replace(failed, error=reason, fix=fix, traceback=lines)
         metrics = self.get_metrics_of_runners()
-        measurement = self._measurement(measured, env_steps=sum(map(len, episodes)), ended=self._take_ended())
-        return episodes, metrics, measurement
+        return episodes, metrics, self._measurement([measured], env_steps=sum(map(len, episodes)))
 
-    def _measurement(self, measured: ProcessMeasurement, *, env_steps: int, ended: Ended) -> RunnerMeasurement:
+    def _measurement(self, used: Sequence[ProcessMeasurement], *, env_steps: int) -> RunnerMeasurement:
+        """Return what was used in some intervals, with the episodes that have ended since the last call."""
         local = self.worker_index == 0  # then the main process counts its own CPU time and memory
+        pressures, ended = [each.pressure_s for each in used if each.pressure_s is not None], self._take_ended()
         return RunnerMeasurement(
             runner=self.worker_index,
             num_runners=len({runner for runner, _ in self.lanes}),
-            sampling_time_s=measured.wall_time_s,
+            sampling_time_s=math.fsum(each.wall_time_s for each in used),
             env_steps=env_steps,
             episode_return_sum=math.fsum(total for total, _ in ended),
             num_episodes=len(ended),
             episode_len_sum=sum(length for _, length in ended),
-            cpu_time_s=0.0 if local else measured.cpu_time_s,
-            peak_rss_mb=0.0 if local else measured.peak_rss_mb,
-            pressure_s=measured.pressure_s,
+            cpu_time_s=0.0 if local else math.fsum(each.cpu_time_s for each in used),
+            peak_rss_mb=0.0 if local else read_peak_rss_mb(),
+            pressure_s=math.fsum(pressures) if pressures else None,
         )
 
     def referenced_sample(self) -> SampleReference:
         """Return what `measured_sample` returns, with a reference, and the states of connectors, which RLlib merges."""
         episodes, metrics, measurement = self.measured_sample()
-        return ray.put(episodes), metrics, measurement, self._connector_states()
-
-    def _connector_states(self) -> dict[str, Any] | None:
-        return None
+        # Ours has no connectors with states where samples are asked for by reference.
+        states = self.get_state(not_components=COMPONENT_RL_MODULE) if isinstance(self, AsRLlib) else None
+        return ray.put(episodes), metrics, measurement, states
 
     def report(self) -> RunnerReport:
         """Return what this process really is."""
@@ -231,10 +220,6 @@ class AsRLlib(Measuring):
     def _sample_unwatched(self, **kwargs: Any) -> Any:
         return super().sample(**kwargs)
 
-    def _connector_states(self) -> dict[str, Any] | None:
-        states: dict[str, Any] = self.get_state(not_components=COMPONENT_RL_MODULE)
-        return states
-
     def get_metrics(self) -> Any:
         """Return RLlib's metrics, which forgets the episodes that ended: private lists, reported as smoothed means."""
         for last in self._done_episodes_for_metrics:
@@ -245,14 +230,9 @@ class AsRLlib(Measuring):
     def taken(self) -> RunnerMeasurement:
         """Return what was sampled since the last call."""
         sampled, self._sampled = self._sampled, []
-        pressures = [used.pressure_s for used, _ in sampled if used.pressure_s is not None]
-        total = ProcessMeasurement(
-            wall_time_s=math.fsum(used.wall_time_s for used, _ in sampled),
-            cpu_time_s=self._watch.stop().cpu_time_s + math.fsum(used.cpu_time_s for used, _ in sampled),
-            peak_rss_mb=read_peak_rss_mb(),
-            pressure_s=math.fsum(pressures) if pressures else None,
-        )
-        return self._measurement(total, env_steps=sum(steps for _, steps in sampled), ended=self._take_ended())
+        rest = replace(self._watch.stop(), wall_time_s=0.0, pressure_s=None)  # of which CPU time alone counts
+        used = [*(each for each, _ in sampled), rest]
+        return self._measurement(used, env_steps=sum(steps for _, steps in sampled))
 
     @property
     def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
@@ -300,7 +280,7 @@ def seed_globally(seed: int) -> None:
 class _Hosted:
     """One of RLlib's runners, with the global states that it would have in a process of its own."""
 
-    def __init__(self, number: int, make: Callable[[int], AsRLlib]) -> None:
+    def __init__(self, number: int, make: Callable[[int], Any]) -> None:
         self.number = number
         self._globals: Any = None
         """Their states while others use them; None before the first use."""
@@ -365,10 +345,9 @@ class HostedEnvRunner(AsRLlib):
         own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
         threads = torch.get_num_threads()
 
-        def make(number: int, **changes: Any) -> AsRLlib:
+        def make(number: int, **changes: Any) -> Any:
             given = {**kwargs, "num_workers": own.num_env_runners, **changes}
-            runner: AsRLlib = config.hosted_runner_cls(config=own.copy(copy_frozen=False), worker_index=number, **given)
-            return runner
+            return config.hosted_runner_cls(config=own.copy(copy_frozen=False), worker_index=number, **given)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
@@ -389,10 +368,9 @@ class HostedEnvRunner(AsRLlib):
         """Return the spaces of one environment and of those of one runner."""
         return self._hosted[0].runner.get_spaces()
 
-    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def get_state(self, *args: Any, **kwargs: Any) -> Any:
         """Return the state of the local runner."""
-        state: dict[str, Any] = self._local.get_state(*args, **kwargs)
-        return state
+        return self._local.get_state(*args, **kwargs)
 
     def assert_healthy(self) -> None:
         """Raise where a runner was not made completely."""
@@ -453,9 +431,7 @@ class HostedEnvRunner(AsRLlib):
         known = self._local.get_state([*_PIPELINES])
         if merges:
             states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
-            known = {
-                name: getattr(self._local, attribute).merge_states([each[name] for each in states])
-                for name, attribute in _PIPELINES.items()
-            }
+            for name, attribute in _PIPELINES.items():
+                known[name] = getattr(self._local, attribute).merge_states([each[name] for each in states])
         steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
         return {**known, **steps}, {**(known if broadcasts else {}), **state}
