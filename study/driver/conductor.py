@@ -1,7 +1,6 @@
-"""The course of a study without its engine: what is dealt out, what is recorded, when it ends. Imports no Ray.
+"""The course of a study without its engine: what is dealt out, what is recorded, when it ends.
 
 Tune's searcher and callback are thin shells around this class, so that every rule can be tested without a cluster.
-The records are the only truth: proposals follow from them, and so do MLflow and the like, in processes of their own.
 """
 
 import contextlib
@@ -40,10 +39,8 @@ from study.space.spec import StudySpec
 from study.text import count, mask_credentials
 
 TAKEN_BACK = 2
-"""How often a trial that lost its node or a process runs again in one session; after that it has failed.
-
-Nodes go for reasons of their own, and so may processes; but it may also be the trial that kills them, each time anew.
-"""
+"""How often a trial that lost its node or a process runs again in one session; after that it has failed, since it may
+be the trial that kills them."""
 FEWEST_FAILURES = 4
 """Trials that must fail in the same way, before one has finished, for a study to be broken; more where it has more
 scales, since one scale may fail alone."""
@@ -187,11 +184,7 @@ class Conductor:
         row.progress = progress
 
     def finish(self, trial: int, policy: bytes | None, node_loads: Sequence[NodeLoad] = ()) -> None:
-        """Record a trial that came to its end, with its policy, packed, and what else its nodes did while it was timed.
-
-        Raises:
-            RecordError: The policy cannot be written.
-        """
+        """Record a trial that came to its end, with its policy, packed, and what else its nodes did meanwhile."""
         row = self.ledger.rows[trial]
         row.node_loads = list(node_loads)
         final = row.summarise(self.spec, "finished", moment=self._log.now())["final_return"]
@@ -208,10 +201,7 @@ class Conductor:
         self.end(trial, "finished", "", checkpoint=checkpoint)
 
     def fail(self, trial: int, fault: Fault, said: str = "") -> None:
-        """Record that a trial did not finish; one that lost its node or a process is dealt out again, a few times.
-
-        What Ray has `said` about it is kept in the study's folder; a full disk loses that.
-        """
+        """Record that a trial did not finish, and what Ray has `said`; a lost one runs again, a few times."""
         row = self.ledger.rows[trial]
         if row.status != "running":
             return

@@ -87,11 +87,7 @@ class StopSignals:
         return math.inf if self._received is None else self._received[1] + ANSWER_S - _LAST_S
 
     def check(self) -> None:
-        """Interrupt once more where the first interruption was swallowed, as by a destructor or a callback.
-
-        Raises:
-            KeyboardInterrupt: A signal came before there was a conductor.
-        """
+        """Interrupt once more where the first interruption was swallowed, as by a destructor or a callback."""
         if self._received is not None and self._conductor is None:
             raise KeyboardInterrupt
 

@@ -134,10 +134,7 @@ class TrialQueue:
         self.running[request.trial] = time.monotonic()
 
     def startable(self) -> list[TrialRequest]:
-        """Return the head of the queue, without trials that by experience would not end before the deadline.
-
-        A guess excludes nothing: what is never started is never measured.
-        """
+        """Return the head of the queue, without trials that by experience, not by a guess, would end too late."""
         if self.part_ended:
             return []
         head = [each for each in self.waiting[:LOOKAHEAD] if self._plan.processes_kept_for(each) == self._kept_for]

@@ -220,7 +220,7 @@ class Evaluated:
             "num_solved": self.num_solved,
             "num_cut": self.num_cut,
             "returns": list(self.returns),
-            "suggested_floor": self.mean.rounded if row is None else None,
+            "suggested_floor": float(f"{self.mean.value:.3g}") if row is None and self.mean.has_interval else None,
             "film": None if self.film is None else str(self.film),
         }
 

@@ -1,8 +1,7 @@
-"""A mirror shows a study outside of its records: what each kind of place must answer, and the points that they show.
+"""A mirror shows a study outside of its records: what each kind of place must answer, the points, TensorBoard, Optuna.
 
-The records are the only truth. A mirror sends them in their order, each at least once and to the effect of exactly
-once: one that was killed goes on behind the last records that it is sure of, and a record that it meets again changes
-nothing. What is shown follows from the records alone, never from the moment of sending.
+A mirror sends the records in their order, each at least once and to the effect of exactly once: one that was killed
+goes on behind the last records that it is sure of, and a record that it meets again changes nothing.
 """
 
 import contextlib
@@ -43,10 +42,9 @@ if TYPE_CHECKING:
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """How far a mirror has come: its file in the study's folder.
+    """How far a mirror has come, as its file in the study's folder says: byte and number of the next record, and more.
 
-    Byte and number of the next record, the process that wrote it, why the place does not take the study now; and the
-    study's experiment and run in MLflow.
+    `pid` wrote it; `error` is why the place does not take the study now; the ids are those of the study in MLflow.
     """
 
     offset: Whole = 0
@@ -140,9 +138,6 @@ class Mirror(ABC):
         """Send some of the next records and return their number; 0 at the end of the records.
 
         Whatever the place raises when it is away passes through; nothing is lost by it, call again.
-
-        Raises:
-            RecordError: The records cannot be trusted.
         """
         is_new, self.opened = not self.opened, False
         if is_new:

@@ -100,12 +100,10 @@ class StudyFolder:
         with usable(self.path, "readable", _OTHER_FOLDER):
             return self.identity_file.exists()
 
-    def prepare(
-        self, *, fix: str = f"{_OTHER_FOLDER} To resume a study, restore its study.json from a backup."
-    ) -> None:
+    def prepare(self, *, fix: str = f"{_OTHER_FOLDER} To resume a study, restore its study.json.") -> None:
         """Make an empty folder for a new study; only its owner may look inside (a tracking URI can hold a password).
 
-        What a first start that recorded nothing has left is no obstacle. `fix` is what to do about anything else.
+        `fix` is what to do where something is in it.
         """
         with usable(self.path, "writable", _OTHER_FOLDER):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -148,14 +146,12 @@ class StudyFolder:
             rule, got = "must be the folder of a study", "none (study.json is missing)"
             fix = "Restore it from a backup." if self.records.exists() else meant_by(self.path)
             raise RecordError(where=str(self.path), rule=rule, got=got, fix=fix)
-        with usable(self.identity_file, "a file that you can read", RESTORE):
-            raw = self.identity_file.read_bytes()
         try:
-            content = msgspec.json.decode(raw, type=dict[str, Any])
+            content = msgspec.json.decode(self.identity_file.read_bytes(), type=dict[str, Any])
             if content.get("format") == FORMAT:
                 return msgspec.convert(content, StudyIdentity)
             got, fix = f"format {content.get('format')}", "Use the version of this project that wrote it."
-        except (ValueError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             got, fix = f"a damaged file ({error})", RESTORE
         rule = f"must be a study's identity of format {FORMAT}"
         raise RecordError(where=str(self.identity_file), rule=rule, got=got, fix=fix)
@@ -186,10 +182,7 @@ def meant_by(path: Path) -> str:
 
 
 def unpack_policy(archive: bytes, folder: Path) -> None:
-    """Unpack a policy that a trial has packed, an RLModule checkpoint, into a folder, all of it or nothing.
-
-    It is on the disk before this returns: the record that follows says for ever that it is there.
-    """
+    """Unpack a policy that a trial has packed, an RLModule checkpoint, onto the disk, all of it or nothing."""
     draft = folder.with_name(f".{folder.name}{DRAFT}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

@@ -26,10 +26,8 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 def provenance(own_modules: Mapping[str, str | None]) -> dict[str, Any]:
     """Return what a reader needs to know about this driver, years later.
 
-    `memory_mb` is the machine's memory in MB; `usable_cpus` are the logical CPUs that this process may use,
-    which a scheduler or a container can make fewer than `logical_cpus`.
-
-    `own_modules` are the user's own that the environment consists of, with their digests where these were taken.
+    `usable_cpus` are the logical CPUs that a scheduler or a container lets it use; `own_modules` are the user's own
+    that the environment consists of, with their digests where these were taken.
     """
     job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES)
     for name in _PACKAGES:

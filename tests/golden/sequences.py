@@ -6,7 +6,6 @@ moves as trials report, and at no other time, so that a study comes to the same 
 
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,11 +22,15 @@ from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster, spec, throughput_spec
 
 GOLDEN = Path(__file__).with_name("sequences")
-VOLATILE = {"schema", "seq", "time", "provenance", "last_seen", "node_loads"}
-"""Fields that say when, where and with what a study ran."""
-PROSE = {"reason", "detail", "timing_reason"}
-"""Sentences: their numbers alone are compared, as those of any text of more than three words but `NAMES`."""
-NAMES = {"anchor", "name"}
+KEPT = {
+    "study_opened": ("session", "num_trials"),
+    "trial_started": ("trial", "attempt", "seed", "setting", "anchor", "num_cpus", "execution", "digest", "variant"),
+    "trial_ended": ("trial", "attempt", "status", "summary", "timing"),
+    "stage_decided": ("phase", "kept", "dropped", "requests"),
+    "settings_frozen": ("winner", "settings"),
+    "study_closed": ("reason",),
+}
+"""What is compared, by kind of record: decisions and labels, no prose."""
 LENGTH = 4
 """Iterations of a trial that its place in the plan does not limit."""
 Troubles = Mapping[tuple[int, int], Fault]
@@ -88,22 +91,17 @@ def text_of(name: str, folder: Path) -> str:
             session.run(session.finish, most=most)
             clock[0] += 3600  # until somebody notices
     lines = (json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines())
-    kept = [line for line in lines if line["kind"] not in ("iteration", "evaluation", "trial_built")]
-    return "".join(json.dumps(lasting(line), separators=(",", ":")) + "\n" for line in kept)
+    kept = ({name: line[name] for name in ("kind", *KEPT[line["kind"]])} for line in lines if line["kind"] in KEPT)
+    return "".join(json.dumps(rounded(each), separators=(",", ":")) + "\n" for each in kept)
 
 
-def lasting(value: Any, *, key: str = "") -> Any:
-    """Return a value without what differs between machines and days; numbers with nine digits."""
+def rounded(value: Any) -> Any:
+    """Return a value with numbers of nine digits: the last ones differ between machines."""
     if isinstance(value, dict):
-        kept = {name: lasting(each, key=name) for name, each in value.items() if name not in VOLATILE}
-        return {name: each for name, each in kept.items() if each not in (None, "", [], {})}
+        return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [lasting(each) for each in value]
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, str) and (key in PROSE or (key not in NAMES and value.count(" ") > 2)):
-        return re.findall(r"\d+(?:\.\d+)?", value)
-    return value
+        return [rounded(each) for each in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 def files(wanted: Callable[[str], bool], folder: Path) -> Iterator[tuple[Path, str]]:

@@ -236,7 +236,7 @@ def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path)
     assert few["returns"] == found["returns"][:9]
     assert json.loads(told("--json", "--episodes", "9", "--seed", "3"))["returns"] != few["returns"]
     last = told().splitlines()[-1]
-    assert last.startswith(f"floor: {found['suggested_floor']:g}  # random policy: {found['mean']['value']:.4g} [")
+    assert last.startswith(f"floor: {found['suggested_floor']:g}  # random policy: ")
 
 
 # --- played by RLlib's runner -----------------------------------------------------------------------------------------

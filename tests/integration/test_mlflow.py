@@ -3,7 +3,6 @@
 What every mirror promises is `tests/contract/test_mirrors.py`.
 """
 
-import json
 import lzma
 import sqlite3
 import subprocess
@@ -26,7 +25,7 @@ from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess, sync
 from study.records.files import held
 from study.records.records import read_lines
-from tests import holdup, synthetic
+from tests import synthetic
 from tests.integration.mlflow_tools import Server, assert_mirrored, children, expected_points, look, parent
 from tests.script_facts import facts, script_spec
 from tests.spaces import spec
@@ -226,14 +225,6 @@ def search(path, uri):
     return folder
 
 
-def staged(path, uri):
-    """A complete study in stages."""
-    space = holdup.holdup_spec()
-    folder = holdup.write_study(path, space, holdup.study_records(space))
-    folder.identity_file.write_text(json.dumps(json.loads(folder.identity_file.read_text()) | {"tracking_uri": uri}))
-    return folder
-
-
 def assert_same(mine, truth):
     """Every frame, every estimate, the answer and what is known of the study are equal."""
     for name in ("trials", "curves", "evaluations"):
@@ -242,9 +233,8 @@ def assert_same(mine, truth):
     assert mine.answer().sentence == truth.answer().sentence
 
 
-@pytest.mark.parametrize("make", [search, staged])
-def test_every_frame_is_equal_from_the_folder_and_from_mlflow(tmp_path, uri, make):
-    folder = make(tmp_path / "demo", uri)
+def test_every_frame_is_equal_from_the_folder_and_from_mlflow(tmp_path, uri):
+    folder = search(tmp_path / "demo", uri)
     sync_mlflow(folder)
     assert_same(analysis.open(uri, folder.identity().name), analysis.open(folder.path))
     mine, truth = load.open_study(uri), load.from_folder(folder.path)

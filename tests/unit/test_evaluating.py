@@ -49,7 +49,7 @@ def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
     assert content["suggested_floor"] == 22
     # Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
     last = evaluated_text(evaluated).splitlines()[-1]
-    assert last == "floor: 22  # random policy: 22 [18.56, 25.44] (n=4)"
+    assert last == "floor: 22  # random policy: 22.0 [18.6, 25.4], 95 % interval over 4 episodes"
     assert read_text(last, name="line").content == {"floor": 22}
 
 

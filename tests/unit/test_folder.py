@@ -312,7 +312,7 @@ def test_an_identity_that_is_gone_starts_nothing_anew(whole, tmp_path):
     shutil.copytree(whole, study := tmp_path / "demo")
     (study / "study.json").unlink()
     assert not is_resumed(StudyFolder(study), RunOptions(name="demo", out=study.parent, resume_or_start=True))
-    assert "restore its study.json from a backup" in told(StudyFolder(study).prepare)
+    assert "restore its study.json" in told(StudyFolder(study).prepare)
     assert "Restore it from a backup" in told(status, study)
 
 

@@ -189,11 +189,8 @@ def test_commit_and_dirty_flag(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)  # an account may sign its commits
 
     def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-        answer = subprocess.run(
-            ["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True, text=True
-        )
-        return answer.stdout.strip()
+        words = ["git", "-C", tmp_path, "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
     assert git_state(tmp_path) is None
     git("init")
