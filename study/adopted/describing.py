@@ -112,10 +112,7 @@ def adopted_from(
     spec = parse_space(Source(name="script", content=space))
     setting = runnable(spec, {SCALE: 1})
     apply(Experiment(config=config), spec, setting=setting, seed=0, execution="real")
-    try:
-        fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
-    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
-        fast = None
+    fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
     obstacle = jax_obstacle() or ""  # the environment has been made
     return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
