@@ -7,7 +7,6 @@ from study.errors import AnalysisError, ClusterError, RecordError, SpaceError, S
 
 if TYPE_CHECKING:
     from study.adopted.loading import load_space
-    from study.cli.display import Display
     from study.driver.opening import RunOptions
     from study.driver.run import StudyResult
     from study.space.spec import StudySpec
@@ -28,8 +27,6 @@ __all__ = [
     "load_space",
     "run_study",
 ]
-
-
 _HOMES = {
     "RunOptions": "study.driver.opening",
     "StudyResult": "study.driver.run",
@@ -39,12 +36,12 @@ _HOMES = {
 }
 
 
-def run_study(spec: "StudySpec", options: "RunOptions", *, display: "Display | None" = None) -> "StudyResult":
+def run_study(spec: "StudySpec", options: "RunOptions") -> "StudyResult":
     """Run or resume a study; by default one line per trial is written to standard error."""
     from study.cli.display import Display
     from study.driver.run import run_study
 
-    return run_study(spec, options, display=display or Display())
+    return run_study(spec, options, display=Display())
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,8 +47,7 @@ Trial = Annotated[int | None, typer.Option(min=0, help="Trial that is meant; by 
 
 def command_app(help_text: str | None = None) -> typer.Typer:
     """Return an empty group of commands, in the style of all of them."""
-    settings: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-    return typer.Typer(help=help_text, no_args_is_help=True, **settings)
+    return typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def examples(*commands: str) -> str:

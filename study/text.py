@@ -126,15 +126,9 @@ _SECRET_ENTRY = re.compile(
 )
 """The same in a YAML mapping on one line, as `--set` takes it; a number of up to three digits is no secret."""
 _SECRET_OPTION = re.compile(
-    r"(?<![\w-])(--?(?=[\w-]*?(?:(?<=[-_])pass|passwd|password|passphrase|pwd|secret|token|credentials?|api[_-]?key|"
-    r"access[_-]?key|private[_-]?key)[ \t])[\w-]++[ \t]++)"
-    rf"(?:{_QUOTED}|(?!-|\d{{1,3}}(?!\S))[^\s'\"]+)",
-    re.IGNORECASE,
+    rf"(?<![\w-])(--?{_TELLING}[\w-]++[ \t]++)(?:{_QUOTED}|(?!-|\d{{1,5}}(?!\S))[^\s'\"]+)", re.IGNORECASE
 )
-"""An option whose name ends in a word for a secret, and the value behind it, in a command line.
-
-A number of up to three digits is none (`--pad-token 0`).
-"""
+"""An option with such a name, and the value behind it; a number of up to five digits is none (`--max-tokens 4096`)."""
 _HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
 _SIGNATURE = re.compile(r"([?&]sig(?:=|%3D))[^&\s'\"]+", re.IGNORECASE)
 """Of a shared access to Azure's storage."""
@@ -195,12 +189,9 @@ def mask_credentials(text: str) -> str:
 
 
 def mask_arguments(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a study hands to a script, `config_args` and `config_kwargs`, with `***` for each secret.
+    """Return `config_args`, `config_kwargs` and `script` of a spec, as JSON values, with `***` for each secret.
 
-    So is `script`, where the script has put such a secret, or one of its own, into its configuration (`env_config`).
-
-    Args:
-        spec: JSON values of a study's spec; what it lacks is left out.
+    A script may have put a secret into its configuration (`env_config`). What the spec lacks is left out.
     """
     masked = {name: _masked(name, spec[name]) for name in ("config_args", "config_kwargs") if name in spec}
     if isinstance(script := spec.get("script"), Mapping):

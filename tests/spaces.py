@@ -61,23 +61,18 @@ def with_changes(base: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     return result
 
 
-def content(**changes: Any) -> dict[str, Any]:
-    """Return `BASE` with whole dotted keys replaced, e.g. `search__num_trials=9`; None removes a key."""
-    return with_changes(BASE, **changes)
-
-
 def spec_of(content: dict[str, Any]) -> StudySpec:
     """Return the spec of a content."""
     return parse_space(Source(name="test", content=content))
 
 
 def spec(**changes: Any) -> StudySpec:
-    """Return the spec of `content(**changes)`."""
-    return spec_of(content(**changes))
+    """Return the spec of `BASE` with changes as of `with_changes`, e.g. `search__num_trials=9`."""
+    return spec_of(with_changes(BASE, **changes))
 
 
 def throughput_spec(**changes: Any) -> StudySpec:
-    """Return the spec of `THROUGHPUT` with changes as of `content`, e.g. `throughput__blocks=2`."""
+    """Return the spec of `THROUGHPUT` with changes as of `with_changes`, e.g. `throughput__blocks=2`."""
     return spec_of(with_changes(THROUGHPUT, **changes))
 
 

@@ -18,39 +18,21 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.main import get_command
 
+from study import options
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
 from study.console import say, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
-from study.options import (
-    AsJson,
-    DryRun,
-    Set,
-    Space,
-    SpaceArgument,
-    Study,
-    Trial,
-    Trials,
-    as_run,
-    check_stage,
-    command_app,
-    examples,
-    load,
-    one_space,
-    overrides_of,
-    seconds,
-    space_of_script,
-    with_lines,
-    with_options_of,
-)
 from study.records.folder import StudyFolder
 from study.space.parsing import find_space
 from study.space.spec import StudySpec
 from study.text import count
 
-app = command_app("Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost.")
+app = options.command_app(
+    "Scaling studies of RLlib on Ray: which settings hold up at many runners, and what they cost."
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -63,7 +45,7 @@ def _main(
 
 
 @app.command(
-    epilog=examples(
+    epilog=options.examples(
         "python run_study.py quickstart.yaml",
         "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
         "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
@@ -71,10 +53,10 @@ def _main(
         "python run_study.py --config my_train.py --dry-run > my_space.yaml",
     ),
 )
-@with_options_of(RunOptions)
+@options.with_options_of(RunOptions)
 def run(
-    space_argument: SpaceArgument = None,
-    space: Space = None,
+    space_argument: options.SpaceArgument = None,
+    space: options.Space = None,
     config: Annotated[
         str | None,
         typer.Option(
@@ -87,12 +69,12 @@ def run(
         str | None, typer.Option(metavar="N,N,…", help="With --config: the numbers of environment runners, as 1,10,46.")
     ] = None,
     config_args: Annotated[str, typer.Option(help="Arguments of the script, as one text: '--num-agents 2'.")] = "",
-    trials: Trials = None,
-    set_: Set = None,
+    trials: options.Trials = None,
+    set_: options.Set = None,
     time_budget: Annotated[
         str | None, typer.Option(help="Stop after so long, e.g. 30m, 2h, 1h30m; start no trial that would not end.")
     ] = None,
-    dry_run: DryRun = False,
+    dry_run: options.DryRun = False,
     **given: Any,
 ) -> None:
     """Run a study, or continue one.
@@ -104,40 +86,40 @@ def run(
         rule, fix = "belong to --config", "In a space these are fields of their own."
         raise wrong_option("--runners, --config-args", rule, fix=fix)
     if config is None:
-        source = one_space(space_argument, space)
+        source = options.one_space(space_argument, space)
     elif named := space_argument or space:
         got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
         raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
     else:
-        source = space_of_script(config, runners=runners, arguments=config_args, trials=trials)
+        source = options.space_of_script(config, runners=runners, arguments=config_args, trials=trials)
     file = find_space(source)
     given["name"] = checked_name(given.get("name") or file.stem)
-    given["time_budget_s"] = None if time_budget is None else seconds(time_budget, "--time-budget")
-    text = as_run(file, overrides_of(set_, trials))
-    options = RunOptions(**given, space=config or str(file), space_text=text)
-    folder = StudyFolder(options.out / options.name)
-    spec = load(source, set_, trials)
-    check_stage(options.until, spec)
-    with with_lines(source, set_):
+    given["time_budget_s"] = None if time_budget is None else options.seconds(time_budget, "--time-budget")
+    text = options.as_run(file, options.overrides_of(set_, trials))
+    wanted = RunOptions(**given, space=config or str(file), space_text=text)
+    folder = StudyFolder(wanted.out / wanted.name)
+    spec = options.load(source, set_, trials)
+    options.check_stage(wanted.until, spec)
+    with options.with_lines(source, set_):
         if not dry_run:
-            _run(spec, options, folder)
+            _run(spec, wanted, folder)
         if config is not None:
             write(file.read_text(encoding="utf-8"))
-        _print_plan(spec, options, source, error=config is not None)
+        _print_plan(spec, wanted, source, error=config is not None)
 
 
-def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
+def _run(spec: StudySpec, wanted: RunOptions, folder: StudyFolder) -> NoReturn:
     """Run a study to the end of the session, and leave with its exit code."""
     from study.cli.display import Display, print_end
     from study.driver.run import run_study
     from study.driver.signals import leave
 
     display = Display(error=False)
-    words = ["python", "-m", "study", "run", str(folder.space_file), "--name", options.name, "--out", str(options.out)]
-    words += ["--address", options.address] if options.address else []
+    words = ["python", "-m", "study", "run", str(folder.space_file), "--name", wanted.name, "--out", str(wanted.out)]
+    words += ["--address", wanted.address] if wanted.address else []
     resume_line = shlex.join([*words, "--resume"])
     try:
-        result = run_study(spec, options, display=display)
+        result = run_study(spec, wanted, display=display)
     except KeyboardInterrupt:  # here, since typer makes exit code 130 of it
         then = f"Resume with: {resume_line}" if folder.path.exists() else "Nothing was begun: start it again."
         say(f"Ended before the first trial. {then}", error=True)
@@ -148,7 +130,7 @@ def _run(spec: StudySpec, options: RunOptions, folder: StudyFolder) -> NoReturn:
     raise typer.Exit(result.exit_code)
 
 
-def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: bool) -> None:
+def _print_plan(spec: StudySpec, wanted: RunOptions, source: str, *, error: bool) -> None:
     from study.adopted.loading import adopted_by
     from study.cli.display import plan_text
     from study.designs.registry import make_plan, private_shape
@@ -158,7 +140,7 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
 
     if spec.script is None:  # a script's environment was made when it was read
         probe_study(spec, source)
-    if (address := resolve_address(options.address)) is None:
+    if (address := resolve_address(wanted.address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(address) as shape:
@@ -166,7 +148,7 @@ def _print_plan(spec: StudySpec, options: RunOptions, source: str, *, error: boo
     adopted = adopted_by(spec)
     speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
     plan = make_plan(spec, replace(shape, speeds=speeds))
-    for text in (plan_text(plan, spec, name=options.name), *remarks(spec, plan)):
+    for text in (plan_text(plan, spec, name=wanted.name), *remarks(spec, plan)):
         say(text, error=error)
 
 
@@ -203,8 +185,8 @@ def status(
 
 @app.command()
 def repeat(
-    study: Study,
-    trial: Trial = None,
+    study: options.Study,
+    trial: options.Trial = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, none of which the study has used.")] = 5,
     address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")] = False,
@@ -237,20 +219,20 @@ app.add_typer(launch_app)
 
 @app.command()
 def doctor(
-    space_argument: SpaceArgument = None,
-    space: Space = None,
+    space_argument: options.SpaceArgument = None,
+    space: options.Space = None,
     address: Address = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
     out: Out = Path("studies"),
-    set_: Set = None,
-    as_json: AsJson = False,
+    set_: options.Set = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check this machine, or a Ray cluster, before a study.
 
     Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
     also whether its largest trial fits.
     """
-    spec = load(one_space(space_argument, space), set_, None) if space_argument or space else None
+    spec = options.load(options.one_space(space_argument, space), set_, None) if space_argument or space else None
     from msgspec.structs import asdict
 
     from study.doctor import find_surroundings, judge
@@ -272,7 +254,7 @@ def doctor(
 
 
 @app.command()
-def sync(study: Study) -> None:
+def sync(study: options.Study) -> None:
     """Bring MLflow, Optuna's storage and TensorBoard up to date."""
     for line in sync_study(StudyFolder(study)):
         say(line)
@@ -310,7 +292,7 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
 
 @app.command()
 def pack(
-    study: Study,
+    study: options.Study,
     target: Annotated[Path, typer.Argument(help="Folder of the copy; must not hold anything.")],
 ) -> None:
     """Copy a study for publication.

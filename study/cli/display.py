@@ -289,11 +289,11 @@ def _evaluated_lines(evaluated: "Evaluated") -> Iterator[str]:
     if evaluated.num_cut:
         yield f"cut          {evaluated.num_cut:,} of {n:,} had not ended at evaluation.max_episode_steps"
     own = policy.spec.evaluation.seed
-    if is_random and mean.rounded is None:
+    if is_random and not mean.has_interval:
         yield "\nOne episode has no interval and is no floor. More: --episodes 200"
     elif is_random:
         yield "\nNothing was learnt: actions were drawn uniformly. Under `environment` in the space:"
-        yield f"floor: {mean.rounded:.12g}  # random policy: {mean:.4g}"
+        yield f"floor: {float(f'{mean.value:.3g}'):g}  # random policy: {significant(mean.value)}{interval}"
     elif evaluated.as_recorded:
         yield "\nThese are the returns of the trial's last evaluation on record, episode by episode."
     elif evaluated.as_recorded is False:

@@ -39,20 +39,17 @@ def report(
 
     The page is HTML; `sync` brings it to MLflow.
     """
-    from analysis.load import open_study
-    from analysis.opened import Study as Opened
+    import analysis
     from analysis.report import PAGE, make_report, parse_formats
     from analysis.report import write as write_files
     from study.cli.display import print_answer
 
     chosen = parse_formats(format_)
-    data = open_study(study, study=name)
+    made = make_report(analysis.open(study, name), price_per_cpu_hour=price_per_cpu_hour)
     out = out or (Path("report") if "://" in study else StudyFolder(Path(study)).report)
-    made = make_report(Opened(data), price_per_cpu_hour=price_per_cpu_hour)
     files = write_files(made, out, chosen)
-    page = next((file for file in files if file.name == PAGE), None)
     print_answer(made.answer)
-    say(f"\nThe page: {page}" if page else f"\nThe files: {out}")
+    say(f"\nThe page: {out / PAGE}" if out / PAGE in files else f"\nThe files: {out}")
 
 
 @app.command(

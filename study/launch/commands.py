@@ -11,24 +11,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from study.console import write
+from study import options
+from study.console import say, write
 from study.driver.opening import checked_name
 from study.errors import ClusterError, ExitCode, wrong_option
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
 from study.launch.schedulers import LAUNCHERS, Launcher, clock
 from study.machine.shape import UNKNOWN, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import asked_uri
-from study.options import (
-    Set,
-    Space,
-    Trials,
-    check_stage,
-    command_app,
-    examples,
-    load,
-    one_space,
-    with_options_of,
-)
 from study.records.files import write_atomically
 from study.space.parsing import find_space
 from study.space.spec import StudySpec
@@ -36,17 +26,17 @@ from study.text import count, cpu_hours, duration, listed, mask_credentials
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""
-app = command_app()
+app = options.command_app()
 
 
 @app.command(
-    epilog=examples(
+    epilog=options.examples(
         "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
         """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 -- -t besteffort -p "host='n1'\"""",
         "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
     ),
 )
-@with_options_of(Job)
+@options.with_options_of(Job)
 def launch(
     context: typer.Context,
     where: Annotated[Literal["slurm", "oar", "ssh"], typer.Argument(help="What to use.")],
@@ -54,15 +44,15 @@ def launch(
         list[str] | None,
         typer.Argument(metavar="SPACE [-- OPTIONS]", help="The space; behind -- options for sbatch or oarsub."),
     ] = None,
-    space: Space = None,
+    space: options.Space = None,
     print_: Annotated[bool, typer.Option("--print", help="Show what would be written, and do nothing.")] = False,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False,
     until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
-    trials: Trials = None,
-    set_: Set = None,
-    **options: Any,
+    trials: options.Trials = None,
+    set_: options.Set = None,
+    **of_job: Any,
 ) -> None:
     """Run a study as a job: SLURM, OAR, ssh.
 
@@ -75,21 +65,21 @@ def launch(
     if passed_on and where not in BATCH:
         fix = "Drop them; options of ssh stand in ~/.ssh/config."
         raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
-    file = find_space(one_space(named or None, space))
-    spec = load(str(file), set_, trials)
-    check_stage(until, spec)
+    file = find_space(options.one_space(named or None, space))
+    spec = options.load(str(file), set_, trials)
+    options.check_stage(until, spec)
     arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
     arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}
     given = [word for option, value in arguments.items() if value is not None for word in (option, value)]
     given += [*(["--tensorboard"] if tensorboard else []), *(word for each in set_ or [] for word in ("--set", each))]
-    workdir = Path(options["workdir"] or Path.cwd())
+    workdir = Path(of_job["workdir"] or Path.cwd())
     if where in BATCH:  # which share files with this machine
         workdir = workdir.absolute()
-        options["out"] = str(workdir / options["out"])
-    options |= {"workdir": str(workdir), "name": checked_name(options["name"] or file.stem)}
-    options["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
+        of_job["out"] = str(workdir / of_job["out"])
+    of_job |= {"workdir": str(workdir), "name": checked_name(of_job["name"] or file.stem)}
+    of_job["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
     words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": passed_on}
-    job = Job(launcher=where, space=str(file.resolve()), **words_, **options)
+    job = Job(launcher=where, space=str(file.resolve()), **words_, **of_job)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
@@ -117,9 +107,9 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         texts[SCRIPT] = launcher.script()
     if only_print:
         name, text = list(texts.items())[-1]
-        _say(f"\n# {folder / name}\n{mask_credentials(text)}")
+        write(f"\n# {folder / name}\n{mask_credentials(text)}\n")
         if job.launcher in BATCH:
-            _say(f"Submit with: {shlex.join(launcher.submission())}")
+            write(f"Submit with: {shlex.join(launcher.submission())}\n")
         return 0
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,16 +120,16 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         raise ClusterError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
     if job.launcher in BATCH:
         job_id = launcher.submit()
-        _say(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}")
-        _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
+        write(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}\n")
+        say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
         return 0
     from study.launch.supervisor import supervise
 
     if (code := supervise(folder / JOB_FILE)) != ExitCode.NO_CLUSTER:
         head = parse_hosts(job.hosts)[0].name
         study = PurePosixPath(job.workdir) / job.study  # which may be absolute
-        _say(f"\nThe study is in {study} on {head}. To fetch it:")
-        _say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
+        say(f"\nThe study is in {study} on {head}. To fetch it:")
+        write(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}\n")
     return code
 
 
@@ -152,22 +142,18 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     limit = f", for at most {clock(job.walltime_s)}" if job.launcher in BATCH else ""
     reserved = f" and {count(sum(known), 'CPU')}" if len(known) == len(sizes) else ""
     changed = ", unless the options after -- say otherwise" if job.scheduler_options else ""
-    _say(f"{job.name} on {count(len(sizes), 'node')}{reserved}{limit}{changed}")
+    say(f"{job.name} on {count(len(sizes), 'node')}{reserved}{limit}{changed}")
     if not reserved:
-        _say("Whether the largest trial fits is known when the job runs there.")
+        say("Whether the largest trial fits is known when the job runs there.")
         return
     if len(known) > 1 and not job.use_head:
-        _say("The first node runs Ray's head and the study's driver; with --use-head it runs trials too.")
+        say("The first node runs Ray's head and the study's driver; with --use-head it runs trials too.")
         known = known[1:]
     shape = {"memory_mb": UNKNOWN, "num_gpus": UNKNOWN}
     nodes = [NodeShape(address="node", num_cpus=size, physical_cpus=size, **shape) for size in known]
     plan = make_plan(spec, ClusterShape(nodes=tuple(nodes)))
     cost = cpu_hours(plan.hours * plan.cluster.capacity)
     guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of five)"
-    _say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
+    say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
     if emulated := sorted({each.num_env_runners for each in plan.kinds if each.execution == "emulated"}):
-        _say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")
-
-
-def _say(text: str) -> None:
-    write(f"{text}\n")
+        say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")

@@ -126,9 +126,6 @@ def checked(parameter: Parameter, value: Any) -> Value:
     return number
 
 
-_ENDS = {"low", "high"}
-
-
 def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
     """Return what a space says about a parameter; a range that is not sampled stands for a list.
 
@@ -140,14 +137,13 @@ def _domain(parameter: Parameter, sampled: bool, said: Any) -> Domain:
         return Choices(choices=_distinct([checked(parameter, value) for value in said]))
     if isinstance(said, (int, float)) and not isinstance(said, bool):
         return checked(parameter, said)
-    if not isinstance(said, dict) or not _ENDS <= said.keys() <= {*_ENDS, "log"}:
+    is_range = isinstance(said, dict) and {"low", "high"} <= said.keys() <= {"low", "high", "log"}
+    if not is_range or not isinstance(log := said.get("log", False), bool):
         fix = "Write 1, [1, 2] or a range such as {low: 1, high: 46}, with log: true to sample its logarithm."
         raise broken(rule="must be a number, a list or a range", got=said, fix=fix)
     low, high = (checked(parameter, said[end]) for end in ("low", "high"))
-    if not isinstance(log := said.get("log", False), bool):
-        raise broken(rule="log must be true or false", got=log, fix="Write log: true to sample the logarithm.")
     if not low < high:
-        fix = "Swap the bounds." if low > high else "Give one value instead of a range."
+        fix = "Swap the bounds, or give one value instead of a range."
         raise broken(rule="`low < high` must hold", got=f"low={low}, high={high}", fix=fix)
     if log and low <= 0:
         fix = "Raise `low` or drop `log`."

@@ -187,9 +187,6 @@ class _Reader:
 
     def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        if node.flow_style and any(value.value == "" and value.style is None for _, value in node.value):
-            fix = "Write [1, 2] for a list; in braces a space behind each colon, and decimals with a point."
-            self._refuse(node, place, "every key in braces must have a value", fix)
         for key, value in node.value:
             if not isinstance(key, ScalarNode) or len(key.value) > MAX_KEY or not key.value.isprintable():
                 rule = f"keys must be text, at most {MAX_KEY} printable characters"

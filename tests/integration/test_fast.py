@@ -13,6 +13,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 import study
 from study.errors import SpaceError
+from study.trial.engine.extensions import ExtendedPPOTorchLearner, NormalizedObservations
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 
@@ -38,6 +39,11 @@ def test_a_part_serves_where_it_can_and_else_it_is_said(caplog: pytest.LogCaptur
         "RLlib's own runner stays: callbacks are the script's own.",
         "RLlib's own learner stays: there are several learners.",
     ]
+    told = {"normalize_observations": 1, "normalize_rewards": 1, "vf_clip_range": 0.2}
+    for more, learner in (({}, FusedPPOLearner), ({"mine": 1}, ExtendedPPOTorchLearner)):
+        quick = study.fast(ppo().learners(learner_config_dict={**told, **more}))
+        assert quick.learner_class is learner
+        assert isinstance(quick.build_env_to_module_connector()[0], NormalizedObservations)
     with pytest.raises(SpaceError, match="must be of RLlib's PPO, got APPO"):
         study.fast(APPOConfig().environment("CartPole-v1"))
 

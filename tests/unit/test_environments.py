@@ -224,8 +224,8 @@ def test_what_is_missing_on_a_node_is_named(tmp_path, monkeypatch):
     (tmp_path / "needy_maze.py").write_text("import no_such_planner.graphs")
     monkeypatch.syspath_prepend(str(tmp_path))
     for env_id, missing in (
-        ("no_such_maze.envs:Maze", "'no_such_maze.envs:Maze' needs 'no_such_maze', which is not installed"),
-        ("needy_maze:Maze", "'needy_maze:Maze' needs 'no_such_planner', which is not installed"),
+        ("no_such_maze.envs:Maze", "module 'no_such_maze' must be there, which 'no_such_maze.envs:Maze' needs"),
+        ("needy_maze:Maze", "module 'no_such_planner' must be there, which 'needy_maze:Maze' needs"),
         ("NoSuchPlugin/Maze-v0", "no such environment, got 'NoSuchPlugin/Maze-v0'"),
     ):
         for make, kind in ((make_env, TrialError), (lambda spec: probe(spec, "space"), SpaceError)):

@@ -29,7 +29,7 @@ from study.records.ledger import ledger_of
 from study.records.records import RecordLog, TrialEnded, read_lines
 from tests import holdup, synthetic
 from tests.driven import Session, policy
-from tests.spaces import content, spec
+from tests.spaces import BASE, spec, with_changes
 from tests.synthetic import make_folder
 from tests.values import replace
 
@@ -150,7 +150,7 @@ def whole(tmp_path_factory):
     """Two trials have finished, one has failed, one runs as the driver is killed; two are left."""
     path = tmp_path_factory.mktemp("whole") / "demo"
     uri = f"sqlite:///{path.parent}/mlflow.db"
-    folder = make_folder(path, uri, SPACE, text=json.dumps(content(execution="real")))  # JSON is YAML
+    folder = make_folder(path, uri, SPACE, text=json.dumps(with_changes(BASE, execution="real")))  # JSON is YAML
     session = Session(path, SPACE)
     conductor = session.conductor
     session.finish(conductor.next_trial().trial, policy=policy({"weights": b"abc"}))

@@ -124,6 +124,7 @@ LOADS = {
         "study study.cli.commands study.planning study.space.parsing": LIBRARIES,
         "study.records.ledger study.machine.host study.machine.cluster study.doctor": LIBRARIES,
         "study.ray_private study.jax_private": LIBRARIES,
+        "analysis.status study.cli.display": LIBRARIES | {"scipy"},
     },
     "records and certificate": {
         "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,

@@ -17,17 +17,6 @@ import pytest
 from study.designs.registry import private_shape
 from study.errors import ClusterError
 from study.machine import cluster, host
-from study.machine.cluster import check_address, resolve_address, watching_ray
-from study.machine.host import (
-    control_groups,
-    cores_of,
-    count_gpus,
-    cpu_quota,
-    file_system_of,
-    is_network,
-    own_folder,
-    this_node,
-)
 from study.machine.shipping import OwnModule, own_modules, runtime_env
 from tests.spaces import spec
 
@@ -41,18 +30,18 @@ def test_hyper_threads_of_one_core_are_one_core(tmp_path):
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
-    assert cores_of([0, 0, 1, 7], tmp_path) == ["0,8", "1,9", "7"]
+    assert host.cores_of([0, 0, 1, 7], tmp_path) == ["0,8", "1,9", "7"]
 
 
 def test_gpus_are_those_of_the_driver_that_this_process_may_see(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert count_gpus(tmp_path / "missing") == 0
+    assert host.count_gpus(tmp_path / "missing") == 0
     for name in ("0000:01:00.0", "0000:02:00.0"):
         (tmp_path / name).mkdir()
-    assert count_gpus(tmp_path) == 2
+    assert host.count_gpus(tmp_path) == 2
     for visible, count in (("", 0), ("-1", 0), ("1", 1), ("0,1", 2), ("0,1,2", 2)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert count_gpus(tmp_path) == count
+        assert host.count_gpus(tmp_path) == count
 
 
 @pytest.mark.parametrize(
@@ -80,11 +69,11 @@ def test_the_limits_of_control_groups_are_those_of_the_machine(tmp_path, monkeyp
         file = tmp_path / "fs" / folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content + "\n")
-    monkeypatch.setattr(control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
+    monkeypatch.setattr(host.control_groups, "__defaults__", (tmp_path / "cgroup", tmp_path / "fs"))
     monkeypatch.setattr(host, "cores_of", lambda cpus: ["core"] * 8)
-    here = this_node(at_least=3)
+    here = host.this_node(at_least=3)
     assert (here.num_cpus, here.physical_cpus, here.memory_mb) == (3, 1, 1500)
-    assert cpu_quota() == 1.0
+    assert host.cpu_quota() == 1.0
 
 
 def test_the_cpus_that_a_process_is_bound_to_are_its_own():
@@ -97,14 +86,14 @@ def test_the_cpus_that_a_process_is_bound_to_are_its_own():
 def test_the_file_system_of_a_path_is_the_last_one_around_it(monkeypatch):
     mounts = {"/": "ext4", "/home": "nfs4", "/home/a b": "lustre", "/caf\udce9": "xfs"}  # a name of another encoding
     found = [SimpleNamespace(mountpoint=point, fstype=kind) for point, kind in [*mounts.items(), ("/home", "beegfs")]]
-    assert file_system_of(Path("/proc/self")) == "proc"
+    assert host.file_system_of(Path("/proc/self")) == "proc"
     monkeypatch.setattr(psutil, "disk_partitions", lambda all: found)
     wanted = {"/etc": "ext4", "/home/u/x": "beegfs", "/home/a b/c": "lustre", "/homes": "ext4"}
-    assert {path: file_system_of(Path(path)) for path in wanted} == wanted
+    assert {path: host.file_system_of(Path(path)) for path in wanted} == wanted
     found.clear()
-    assert file_system_of(Path("/home")) == ""
+    assert host.file_system_of(Path("/home")) == ""
     kinds = ("nfs4", "lustre", "fuse.sshfs", "fuse.ceph-fuse", "ext4", "fuse.squashfuse", "")
-    assert [is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
+    assert [host.is_network(kind) for kind in kinds] == [True] * 4 + [False] * 3
 
 
 @pytest.mark.skipif(not host._OWN_AUTOGROUP.exists(), reason="a kernel without autogroups")
@@ -124,11 +113,11 @@ for niceness in (7, 0):
 def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_this_host_left(tmp_path, monkeypatch):
     for place, expected in (("/var/tmp", "/var/tmp"), (f"/{'x' * 20}", "/tmp")):  # too long for Ray's sockets
         monkeypatch.setattr("tempfile.tempdir", place)
-        with own_folder("rl-test") as folder:
+        with host.own_folder("rl-test") as folder:
             assert str(folder.parent) == expected
     monkeypatch.setattr(host, "_LONGEST_TMPDIR", 1_000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with own_folder("rl") as folder:
+    with host.own_folder("rl") as folder:
         assert folder.stat().st_mode & 0o777 == 0o700
         owner, _, pid = folder.name.rpartition("-")
     dead = subprocess.Popen(["true"])
@@ -139,17 +128,17 @@ def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_thi
         each.mkdir()
         (each / "start.log").touch()
     outlived = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", f"--dir={left[0]}/session"])
-    with own_folder("rl") as folder:
+    with host.own_folder("rl") as folder:
         assert outlived.wait(10) == -signal.SIGKILL
         assert set(tmp_path.iterdir()) == {folder, *stays}
         assert not list(folder.iterdir())
         with monkeypatch.context() as patch:
             patch.setattr(host.socket, "gethostname", lambda: "n2")  # a living process there may have this number
-            with own_folder("rl") as elsewhere:
+            with host.own_folder("rl") as elsewhere:
                 assert elsewhere != folder
         assert folder.exists()
     folder.symlink_to(stays[0])
-    with pytest.raises(ClusterError, match="must be a folder that can be made"), own_folder("rl"):
+    with pytest.raises(ClusterError, match="must be a folder that can be made"), host.own_folder("rl"):
         pass
     assert (stays[0] / "start.log").exists()
 
@@ -169,26 +158,26 @@ def test_a_folder_is_removed_at_the_end_and_with_it_what_killed_processes_of_thi
 )
 def test_an_address_that_cannot_be_reached_is_an_ordinary_error(given, said):
     with pytest.raises(ClusterError, match=f"^--address {re.escape(given)}: {said}"):
-        check_address(given, "--address")
+        cluster.check_address(given, "--address")
 
 
 def test_a_server_that_is_no_ray_is_refused_in_time(monkeypatch):
     monkeypatch.setattr(cluster, "HANDSHAKE_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ClusterError, match="must be a Ray cluster"):
-        resolve_address(address_of(server))
+        cluster.resolve_address(address_of(server))
 
 
 def test_without_an_address_ray_is_private(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert resolve_address(None) is None
-    assert resolve_address("local") is None
+    assert cluster.resolve_address(None) is None
+    assert cluster.resolve_address("local") is None
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(ClusterError, match=r"RAY_ADDRESS 127\.0\.0\.1:9"):
-        resolve_address(None)
+        cluster.resolve_address(None)
 
 
 def test_a_private_ray_hands_out_the_cores_and_no_less_than_the_largest_trial_reserves():
-    here = this_node()
+    here = host.this_node()
     assert here.num_cpus == here.physical_cpus
     many = {"parameters__num_env_runners": [1, 300], "parameters__num_envs_per_env_runner": 1}
     (real,) = private_shape(spec(**many, execution="real", parameters__train_batch_size=300)).nodes
@@ -212,7 +201,7 @@ def test_a_server_that_goes_away_is_reported_once_and_by_name(monkeypatch):
 
     with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
         place = address_of(server)
-        with watching_ray({"the other": address_of(other), "the head": place}, on_lost):
+        with cluster.watching_ray({"the other": address_of(other), "the head": place}, on_lost):
             assert not reported.wait(1.5)  # three times its patience, and both are there
             server.close()
             assert reported.wait(30)

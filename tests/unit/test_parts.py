@@ -21,24 +21,15 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
-from study.space.spec import ScriptFacts
 from study.trial.configuration import apply
-from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle, same
 from tests.script_facts import facts, script_spec
 
-
-class OwnPPO(PPO):
-    pass
-
-
-class OwnModule(DefaultPPOTorchRLModule):
-    pass
-
-
-class OwnLearner(PPOTorchLearner):
-    pass
+OwnPPO, OwnModule, OwnLearner, OwnRunner, Foreign = (
+    type(f"Own{base.__name__}", (base,), {})
+    for base in (PPO, DefaultPPOTorchRLModule, PPOTorchLearner, SingleAgentEnvRunner, EnvRunner)
+)
 
 
 class OwnConfig(PPOConfig):
@@ -47,18 +38,12 @@ class OwnConfig(PPOConfig):
 
 
 class OwnCallbacks(RLlibCallback):
-    def on_train_result(self, **_: Any) -> None:
-        pass
+    def on_train_result(self, **_: Any) -> None: ...
 
 
 def plain(config: AlgorithmConfig | None = None) -> Any:
     config = config or PPOConfig()
     config.environment("CartPole-v1", observation_space=Box(-1, 1, (4,), np.float32), action_space=Discrete(2))
-    return config
-
-
-def with_attribute(config: Any) -> Any:
-    config.my_own_option = 3
     return config
 
 
@@ -73,7 +58,7 @@ BOTH: dict[str, Change] = {
     "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
     "own learner": lambda config: config.learners(learner_class=OwnLearner),
     "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
-    "an attribute that nobody knows": with_attribute,
+    "an attribute that nobody knows": lambda config: (setattr(config, "my_own_option", 3), config)[1],
     "overrides of a module": lambda config: config.rl_module(
         algorithm_config_overrides_per_module={"default_policy": PPOConfig.overrides(lr=1.0)}
     ),
@@ -108,24 +93,11 @@ NEITHER: dict[str, Change] = {
 }
 
 
-SERVES = [
-    (name, runner, learner, change)
-    for changes, runner, learner in (
-        (BOTH, False, False),
-        (RUNNER_ALONE, False, True),
-        (LEARNER_ALONE, True, False),
-        (NEITHER, True, True),
-    )
-    for name, change in changes.items()
-]
-
-
-@pytest.mark.parametrize(("name", "runner", "learner", "change"), SERVES, ids=[row[0] for row in SERVES])
-def test_our_parts_serve_what_they_know_and_nothing_else(
-    name: str, runner: bool, learner: bool, change: Change
-) -> None:
-    config = change(plain())
-    assert (runner_obstacle(config) is None, learner_obstacle(config) is None) == (runner, learner)
+@pytest.mark.parametrize("name", [*BOTH, *RUNNER_ALONE, *LEARNER_ALONE, *NEITHER])
+def test_our_parts_serve_what_they_know_and_nothing_else(name: str) -> None:
+    config = {**BOTH, **RUNNER_ALONE, **LEARNER_ALONE, **NEITHER}[name](plain())
+    assert (runner_obstacle(config) is not None) == (name in {**BOTH, **RUNNER_ALONE})
+    assert (learner_obstacle(config) is not None) == (name in {**BOTH, **LEARNER_ALONE})
 
 
 def own_script() -> PPOConfig:
@@ -139,16 +111,16 @@ def own_script() -> PPOConfig:
     )
 
 
-def configured(spec: Any, base: AlgorithmConfig, setting: Any, *, seed: int = 1) -> Any:
-    """Return the configuration of a trial of a script."""
-    return apply(Experiment(config=base), spec, setting=setting, seed=seed, execution="real")
+def adopted(base: AlgorithmConfig, **setting: Any) -> Any:
+    """Return the configuration of a trial of a script that runs on RLlib's own parts."""
+    spec = script_spec(facts(runner_obstacle="some"))
+    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
+    return apply(base, spec, setting=setting, seed=7, execution="real")
 
 
 def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     base = own_script()
-    spec = script_spec(facts(runner_obstacle="callbacks are the script's own"))
-    setting = {**spec.fixed, "num_env_runners": 1, "lr": 0.002}
-    config = configured(spec, base, setting, seed=7)
+    config = adopted(base, num_env_runners=1, lr=0.002)
     changed = {name for name, value in vars(base).items() if not same(value, getattr(config, name))}
     assert "lr" in changed
     assert changed - SET_BY_STUDY <= {"lr", "_is_frozen", "simple_optimizer"}  # RLlib sets these where it validates
@@ -158,13 +130,6 @@ def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:
     assert base.lr == 1e-3  # the script's own is left alone
 
 
-def adopted(base: AlgorithmConfig, **setting: Any) -> Any:
-    """Return the configuration of a trial that runs on RLlib's own parts."""
-    spec = script_spec(facts(runner_obstacle="some"))
-    setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
-    return configured(spec, base, setting)
-
-
 def test_fragments_of_a_length_give_way_where_rllib_refuses_them() -> None:
     # RLlib samples twice where one runner has 200 of 400, and allows a tenth more than the batch.
     for fragment, scale, expected in ((200, 2, 200), (200, 1, 200), (210, 2, 210), (300, 2, "auto")):
@@ -172,28 +137,12 @@ def test_fragments_of_a_length_give_way_where_rllib_refuses_them() -> None:
         assert config.rollout_fragment_length == expected
 
 
-class OwnRunner(SingleAgentEnvRunner):
-    pass
-
-
-class Foreign(EnvRunner):
-    pass
-
-
-def read(config: AlgorithmConfig) -> ScriptFacts:
-    return facts_of(Launch(config=config, how="test"), source=Path(__file__))
-
-
-@pytest.mark.parametrize(("runner", "samples"), [(OwnRunner, True), (Foreign, False)])
-def test_a_runner_of_one_s_own_samples_or_is_refused(runner: type, samples: bool) -> None:
-    config = own_script().env_runners(env_runner_cls=runner)
-    if not samples:
-        with pytest.raises(SpaceError, match="must sample with a runner derived from"):
-            check_studied(config)
-        return
-    check_studied(config)
+def test_a_runner_of_one_s_own_samples_or_is_refused() -> None:
+    check_studied(config := own_script().env_runners(env_runner_cls=OwnRunner))
     order = adopted(config).env_runner_cls.__mro__
-    assert order.index(runner) < order.index(SingleAgentEnvRunner)
+    assert order.index(OwnRunner) < order.index(SingleAgentEnvRunner)
+    with pytest.raises(SpaceError, match="must sample with a runner derived from"):
+        check_studied(own_script().env_runners(env_runner_cls=Foreign))
 
 
 def test_what_every_module_that_learns_overrides_is_no_value_of_the_whole() -> None:
@@ -202,7 +151,8 @@ def test_what_every_module_that_learns_overrides_is_no_value_of_the_whole() -> N
             policies={"a", "b"}, policy_mapping_fn=lambda agent, *_, **__: "a", policies_to_train=learning
         )
         overrides = {"a": PPOConfig.overrides(lr=0.1, lambda_=0.5)}
-        found = read(config.rl_module(algorithm_config_overrides_per_module=overrides))
+        config = config.rl_module(algorithm_config_overrides_per_module=overrides)
+        found = facts_of(Launch(config=config, how="test"), source=Path(__file__))
         assert (found.overridden, found.schedules) == (overridden, ["entropy_coeff"])
         assert ("lr" in found.values) == ("lambda" in found.values) == (not overridden)
 
@@ -211,9 +161,7 @@ def test_what_a_script_logs_is_told_from_what_rllib_logs_by_names_that_mlflow_ta
     from mlflow.utils.validation import _validate_metric_name
 
     results = {
-        "training_iteration": 3,
-        "my_level": 2,
-        "cost:a": 1,
+        **{"training_iteration": 3, "my_level": 2, "cost:a": 1},
         "env_runners": {"episode_return_mean": 5.0, "my length": 7.0, "nested": {"cups": 1, "..": 2, "note": "x"}},
         "learners": {"default_policy": {"policy_loss": 0.1, "my_loss": 0.2}},
         "my_loss": float("nan"),

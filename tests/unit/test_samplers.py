@@ -3,10 +3,8 @@
 import math
 
 import numpy as np
-import optuna
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
-from optuna.samplers import TPESampler
+from optuna.distributions import FloatDistribution
 
 from study.designs.proposals import Observation, propose
 from study.designs.search import merit
@@ -87,32 +85,18 @@ def planted(scale, lr):
     return -abs(math.log10(lr) - BEST[scale]) - (1.0 if scale == 64 else 0.0)
 
 
-def distance_to_best(propose):
-    """Return the mean distance of the last 35 of 70 proposals, over both scales, in decades."""
-    seen, distances = [], []
-    rng = np.random.default_rng(0)
+def test_a_scale_gets_what_was_learnt_at_that_scale():
+    """One that models the scale as one more parameter proposes what works at the easy one: 1.2 decades away.
+
+    Here it is the mean distance of the last 35 of 70 proposals, over both scales.
+    """
+    seen, distances, rng = [], [], np.random.default_rng(0)
     for number in range(70):
         scale = (1, 64)[int(rng.integers(2))]
-        lr = propose(scale, seen, number)
+        lr = proposal(scale, seen, number)
         seen.append(observation(scale, lr, planted(scale, lr)))
         distances.append(abs(math.log10(lr) - BEST[scale]))
-    return np.mean(distances[35:])
-
-
-def test_a_scale_gets_what_was_learnt_at_that_scale():
-    """A sampler that models the scale as one more parameter proposes for both what works at the easy one."""
-
-    def joint(scale, seen, number):
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        study = optuna.create_study(direction="maximize", sampler=TPESampler(seed=number, multivariate=True))
-        space = {"num_env_runners": IntDistribution(1, 64, log=True), "lr": LR}
-        for each in seen:
-            params = {"num_env_runners": each.num_env_runners, **each.params}
-            study.add_trial(optuna.create_trial(value=each.value, params=params, distributions=space))
-        study.enqueue_trial({"num_env_runners": scale})
-        return study.ask(space).params["lr"]
-
-    assert distance_to_best(proposal) < 0.6 * distance_to_best(joint)
+    assert np.mean(distances[35:]) < 0.7
 
 
 def test_trials_side_by_side_explore_different_settings_and_keep_away_from_where_trials_fail():

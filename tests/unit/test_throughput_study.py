@@ -3,13 +3,9 @@
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from study.designs.registry import make_plan
-from study.designs.throughput import in_block
 from study.errors import ClusterError, SpaceError
 from study.records.ledger import best_per_scale
 from study.space.settings import BASE_CELL, cells_of
@@ -60,57 +56,28 @@ def test_a_throughput_space_reads_back_what_it_writes():
     assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
 
 
-def machine(cores):
-    return cluster(local=(64, cores))
-
-
-def blocks_of(spec):
-    """Return block -> its requests in their order."""
-    requests = requests_of(spec)
-    return {
-        seed: [request for request in requests if request.seed == seed]
-        for seed in dict.fromkeys(request.seed for request in requests)
-    }
-
-
-def test_every_block_runs_every_cell_once_between_two_anchors():
-    spec = throughput_spec()
+def test_every_block_runs_every_cell_once_between_two_anchors_those_of_equal_processes_together():
+    learners = {"num_env_runners": [1, 4], "num_learners": [0, 1]}
+    spec = throughput_spec(throughput__blocks=12, throughput__grids__learners=learners)
     cells = dict.fromkeys(cells_of(spec), 1)
-    blocks = blocks_of(spec)
-    assert list(blocks) == [1, 2, 3]
-    for requests in blocks.values():
-        assert Counter(request.name for request in requests) == {**cells, BASE_CELL: 2}
-        assert requests[0].name == requests[-1].name == BASE_CELL
-        assert {(request.iterations, request.stage) for request in requests} == {(3, "throughput")}  # one of warm-up
-
-
-def test_cells_of_equal_runners_follow_each_other_in_an_order_of_their_own_in_every_block():
-    spec = throughput_spec(throughput__blocks=12)
-    orders, of_scales = set(), set()
-    for requests in blocks_of(spec).values():
-        inside = requests[1:-1]
-        runs = tuple(scale for scale, _ in itertools.groupby(request.num_env_runners for request in inside))
+    blocks = itertools.groupby(requests_of(spec), key=lambda request: request.seed)
+    orders, of_processes = set(), set()
+    for number, (block, of_block) in enumerate(blocks, start=1):
+        first, *inside, last = of_block
+        assert (block, first.name, last.name) == (number, BASE_CELL, BASE_CELL)
+        assert Counter(request.name for request in (first, *inside)) == cells
+        assert {(request.iterations, request.stage) for request in inside} == {(3, "throughput")}  # one of warm-up
+        together = itertools.groupby((request.num_env_runners, request.num_learners) for request in inside)
+        runs = tuple(processes for processes, _ in together)
         assert len(runs) == len(set(runs))
         orders.add(tuple(request.name for request in inside))
-        of_scales.add(runs)
-    assert len(orders) > 8
-    assert len(of_scales) == 2  # 1 before 4, and 4 before 1
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 3), max_size=12), st.integers(0, 5))
-def test_a_block_holds_every_point_once_and_keeps_keys_together(keys, seed):
-    points = list(enumerate(keys))
-    anchor = (-1, -1)
-    block = in_block(points, anchor, np.random.default_rng(seed), together=lambda point: point[1])
-    assert block[0] == block[-1] == anchor
-    assert sorted(block[1:-1]) == points
-    found = [key for _, key in block[1:-1]]
-    assert sum(a != b for a, b in itertools.pairwise(found)) == max(len(set(found)) - 1, 0)
+        of_processes.add(runs)
+    assert number == 12 and len(orders) > 8
+    assert len(of_processes) > 4
 
 
 def test_environments_that_wait_are_measured_provisionally_on_few_cores():
-    plan = make_plan(throughput_spec(), machine(2))
+    plan = make_plan(throughput_spec(), cluster(local=(64, 2)))
     labels = {each.cell: each.label for each in plan.kinds}
     assert {label.timing for label in labels.values()} == {"measured"}
     assert not labels["n=1 k=1 B=400 m=100 E=4"].provisional
@@ -120,12 +87,12 @@ def test_environments_that_wait_are_measured_provisionally_on_few_cores():
 def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
     busy = {"environment__step_wait_ms": 0}
     with pytest.raises(ClusterError, match="5 cells would share cores, got 2 runners with 3 CPUs reserved, 2 cores"):
-        make_plan(throughput_spec(**busy), machine(2))
-    assert all(each.execution == "real" for each in make_plan(throughput_spec(**busy), machine(8)).kinds)
-    asked = make_plan(throughput_spec(**busy, execution="real"), machine(2))
+        make_plan(throughput_spec(**busy), cluster(local=(64, 2)))
+    assert all(each.execution == "real" for each in make_plan(throughput_spec(**busy), cluster(local=(64, 8))).kinds)
+    asked = make_plan(throughput_spec(**busy, execution="real"), cluster(local=(64, 2)))
     labels = Counter(each.label.timing for each in asked.kinds)
     assert labels == {"oversubscribed": 5, "measured": 4}
-    emulated = make_plan(throughput_spec(**busy, execution="emulated"), machine(2))
+    emulated = make_plan(throughput_spec(**busy, execution="emulated"), cluster(local=(64, 2)))
     assert {each.label.timing for each in emulated.kinds} == {"emulated"}
 
 
@@ -163,35 +130,19 @@ class Drive(Driven):
         return super().run(self.finish, most=most)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    drive, together = Drive(path := tmp_path_factory.mktemp("undisturbed")), []
+@pytest.mark.parametrize("killed_after", range(0, NUM_TRIALS, 3))
+def test_killed_and_resumed_every_trial_ends_once_and_says_what_was_timed(tmp_path, killed_after):
+    Drive(tmp_path).run(most=killed_after)
+    drive = Drive(tmp_path)
     for started in drive.groups():
-        together.append(len(started))
+        assert len(started) == 1, "each alone"
         drive.finish(started[0].trial)
-    assert drive.conductor.close().reason == "complete" and together == [1] * NUM_TRIALS
-    return rows(path)
-
-
-def test_rows_say_what_was_timed_and_nothing_of_learning(undisturbed):
-    for row in undisturbed.values():
+    assert drive.conductor.close().reason == "complete"
+    assert_whole(tmp_path, NUM_TRIALS)
+    for row, request in zip(rows(tmp_path).values(), requests_of(drive.spec), strict=True):
+        assert (row.anchor, row.seed, row.rule) == (request.name, request.seed, request.setting)
         assert (row.status, row.stage, row.optuna_number, row.iterations) == ("finished", "throughput", None, 3)
         assert (row.summary["final_return"], row.summary["score"], row.checkpoint) == (None, None, None)
         assert row.summary["env_steps_per_s"] == pytest.approx(100 * row.num_env_runners)
-        assert row.rule["train_batch_size"] == row.setting["train_batch_size"] and row.setting["num_learners"] == 0
-    assert best_per_scale(undisturbed.values()) == {}
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(kills=st.lists(st.integers(0, NUM_TRIALS - 1), max_size=4))
-def test_killed_anywhere_and_resumed_every_trial_ends_exactly_once(tmp_path_factory, undisturbed, kills):
-    path = tmp_path_factory.mktemp("study")
-    for most in kills:
-        Drive(path).run(most=most)
-    closed = Drive(path).run()
-    assert closed.reason == "complete"
-    assert_whole(path, NUM_TRIALS)
-    found = rows(path)  # the same cells in the same blocks, however often it was killed
-    assert [(row.anchor, row.seed, row.setting) for row in found.values()] == [
-        (row.anchor, row.seed, row.setting) for row in undisturbed.values()
-    ]
+        assert row.setting["num_learners"] == 0
+    assert best_per_scale(rows(tmp_path).values()) == {}

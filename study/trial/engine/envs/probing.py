@@ -26,7 +26,7 @@ from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import ID, are_trainable, make_env
-from study.trial.failures import causes, described, original, within
+from study.trial.failures import described, original, within
 
 _TRY = (
     "Try it in Python, as Gymnasium has it: reset(seed=0) returns (observation, info), step(action) returns "
@@ -213,9 +213,6 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
 
     `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
-    missing = next((each.name for each in causes(error) if isinstance(each, ModuleNotFoundError) and each.name), None)
-    if missing is not None:
-        return f"'{env_id}' needs '{missing}', which is not installed.", f"Install {missing} on every node."
     reason = f"{described(original(error))}."
     if isinstance(error, SpaceError):
         reason = " ".join(fault.problem for fault in error.faults)
