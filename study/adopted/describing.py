@@ -3,7 +3,6 @@
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
-import contextlib
 import functools
 import hashlib
 import inspect
@@ -115,9 +114,7 @@ def adopted_from(
     spec = parse_space(Source(name="script", content=space))
     setting = runnable(spec, {SCALE: 1})
     apply(config, spec, setting=setting, seed=0, execution="real")
-    fast = None
-    with contextlib.suppress(Exception):  # whatever an environment raises: a trial will report it
-        fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
+    fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
     obstacle = jax_obstacle() or ""  # the environment has been made
     return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
