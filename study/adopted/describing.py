@@ -66,32 +66,23 @@ def mistake(rule: str, got: object, fix: str, *, where: str = "") -> SpaceError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A configuration that a script would train with.
-
-    Attributes:
-        config: A copy of it as it is at that line.
-        how: The call by which it would train: `tune.Tuner`.
-        stop: Stop criteria, by RLlib's names of results.
-        searched: Settings that Tune would choose; the copy has one value of each.
-    """
+    """A configuration that a script would train with, as it is at that line."""
 
     config: AlgorithmConfig
     how: str
+    """The call by which it would train: `tune.Tuner`."""
     stop: Mapping[str, Any] = field(default_factory=dict)
+    """Stop criteria, by RLlib's names of results."""
     searched: tuple[str, ...] = ()
+    """Settings that Tune would choose; the configuration has one value of each."""
 
 
 def adopted_from(
     launch: Launch, *, module: ModuleType, file: Path, before: "Surroundings", variables: Mapping[str, str]
 ) -> Adopted:
-    """Return what is known of a configuration, in the process that has run its script.
+    """Return what is known of a configuration, in the process that has run its script, a `file` that is the `module`.
 
-    Args:
-        launch: The configuration, as it was found.
-        module: The script's own.
-        file: The script.
-        before: What was there before it ran.
-        variables: Environment variables that the script would give to Ray's processes.
+    `variables` are environment variables that the script would give to Ray's processes.
 
     Raises:
         SpaceError: It cannot be studied or pickled, its environment fails, or RLlib refuses it as a trial sets it.

@@ -121,10 +121,8 @@ def words(arguments: str, where: str = "config_args") -> list[str]:
 def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -> Adopted:
     """Run a script in a process of its own, once in this process; return the configuration that it would train with.
 
-    Args:
-        text: `my_train.py` or `my_train.py:make_config`.
-        args: Arguments of the script's command line.
-        where: Option or key that names the script, for messages.
+    `text` is `my_train.py` or `my_train.py:make_config`, `args` is its command line, `where` the option or key that
+    names it.
 
     Raises:
         SpaceError: There is no such file, or it has no configuration, several, or one that cannot be studied; says why.
@@ -211,14 +209,10 @@ TRIALS_PER_SCALE = 4
 def space_text(
     facts: ScriptFacts, *, config: str, args: str = "", runners: Sequence[int] = (), trials: int | None = None
 ) -> str:
-    """Return a space around a script's values, as YAML with comments.
+    """Return a space around a script's values, as YAML with comments; `config` and `args` are the script as named.
 
-    Args:
-        facts: Of the script.
-        config: The script, as it was named.
-        args: Its arguments, as one text.
-        runners: The scales; empty: one runner, the script's number, and twice that.
-        trials: Number of trials; None: `TRIALS_PER_SCALE` for each scale.
+    Without `runners` the scales are one runner, the script's number, and twice that; without `trials` each scale has
+    `TRIALS_PER_SCALE`.
     """
     own, file = max(int(facts.values.get(SCALE) or 0), 1), facts.source.file
     scales = sorted(set(runners or (1, own, 2 * own)))

@@ -31,21 +31,16 @@ from study.trial.policy import STATE_FILE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenPolicy:
-    """A policy that a person chose to play.
-
-    Attributes:
-        title: What it is, for people.
-        spec: The space that its trial ran under, or in whose environment a random policy plays.
-        study: The study; None where a random policy plays in a space.
-        row: The trial; None for a random policy.
-        chosen_among: Finished trials that it is the best of; 0 where a person named it.
-    """
+    """A policy that a person chose to play; `title` says what it is."""
 
     title: str
     spec: StudySpec
+    """The space that its trial ran under, or in whose environment a random policy plays."""
     study: StudyFolder | None = None
     row: TrialRow | None = None
+    """None for a random policy, which needs no study."""
     chosen_among: int = 0
+    """Finished trials that it is the best of; 0 where a person named it."""
 
     @property
     def checkpoint(self) -> Path | None:
@@ -121,20 +116,15 @@ def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """What a policy got.
-
-    Attributes:
-        policy: The policy.
-        spec: Its space, with the evaluation that was played.
-        returns: Undiscounted return of each episode, in the order of the seeds; at least one, finite.
-        num_cut: Episodes that did not end and were cut.
-        film: What was filmed, if anything.
-    """
+    """What a policy got, and its film, if any."""
 
     policy: ChosenPolicy
     spec: StudySpec
+    """The policy's space, with the evaluation that was played."""
     returns: tuple[float, ...]
+    """Undiscounted return of each episode, in the order of the seeds; at least one, finite."""
     num_cut: int
+    """Episodes that did not end and were cut."""
     film: Path | None = None
 
     @property

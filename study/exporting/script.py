@@ -143,12 +143,8 @@ def plain_script(
 ) -> str:
     """Return a script that trains a setting with RLlib alone, from the template beside this file.
 
-    Args:
-        spec: The space.
-        setting: Every parameter with its value, the scale included.
-        header: Comments at its beginning: where the numbers come from.
-        seed: What the script takes where it is given none.
-        iterations: After how many it ends; None: as the budget says.
+    `setting` has every parameter, the scale included. The script begins with `header`, takes `seed` where it is given
+    none, and ends after `iterations`, or where that is None as the budget says.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
