@@ -43,12 +43,7 @@ def apply(
     the lanes, and the processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds;
     `standardization`: `steps`, `rllib` or `none`, what advantages are standardised over; `optimizer`: of A2C.
 
-    Args:
-        base: Of `configuration_of`; not changed.
-        spec: The space.
-        setting: Every parameter that has a value, the scale included.
-        seed: Of the trial.
-        execution: Whether every runner is a process of its own.
+    `base`, of `configuration_of`, is not changed; `setting` holds every parameter with a value, the scale included.
 
     Raises:
         SpaceError: RLlib refuses the values, or the space asks for what only a part of ours can do that cannot serve.

@@ -79,7 +79,7 @@ def evaluate(
         state: Of `study.trial.policy`; None plays random actions, which depend on seed, episode and step alone.
         spec: The space.
         first_episode: Number of the first episode, which chooses the seeds.
-        film: Wraps the environment of the first episode, which draws pictures.
+        film: Wraps the environment of the first episode.
 
     Raises:
         RecordError: The numbers of `state` are of another network.

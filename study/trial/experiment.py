@@ -36,13 +36,10 @@ from study.trial.measure import Place
 def configuration_of(
     spec: StudySpec, *, script: bytes | None = None, spaces: Spaces | None = None, waits: bool = False
 ) -> AlgorithmConfig:
-    """Return what a space, with its script where it names one, trains, without what a trial sets.
+    """Return what a space trains, or the script that it names and that `pickled` returned, without what a trial sets.
 
-    Args:
-        spec: The space.
-        script: Of a space with `config`: what `pickled` returned.
-        spaces: Of the environment of a space without `config`; None: it is tried here.
-        waits: Whether the environment's steps take as long as the space says (`step_wait_ms`).
+    Without `spaces` the environment of a space is tried here; `waits`: whether its steps take as long as the space says
+    (`step_wait_ms`).
 
     Raises:
         TrialError: The environment does not work here, or the script's configuration cannot be read here.

@@ -146,21 +146,17 @@ RESULT = "study_result"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a trial reports after an iteration, and after an evaluation.
-
-    Attributes:
-        records: What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far.
-        progress: Of the budget, in [0, 1].
-        done: Whether the trial has come to its end.
-        policy: At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn.
-        node_loads: At the end, what else the nodes did in the timed part, as far as it is known.
-    """
+    """What a trial reports after an iteration, and after an evaluation."""
 
     records: tuple[TrialBuilt | Iteration | Evaluation, ...]
+    """What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far."""
     progress: float
+    """Of the budget, in [0, 1]."""
     done: bool
     policy: bytes | None = None
+    """At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn."""
     node_loads: tuple[NodeLoad, ...] = ()
+    """At the end, what else the nodes did in the timed part, as far as it is known."""
 
 
 class Watch:

@@ -36,14 +36,10 @@ def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], 
 def with_lasting_learner(
     spec: StudySpec, *, is_new: bool, jax_obstacle: str, source: str, note: Callable[[str], None]
 ) -> StudySpec:
-    """Return the spec with the learner that `auto` stands for.
+    """Return the spec with the learner that `auto` stands for; of a resumed study it is settled already.
 
-    Args:
-        spec: The space as it was asked for; of a resumed study with what was settled (`StudyIdentity.settle`).
-        is_new: Whether the study begins now.
-        jax_obstacle: Why JAX cannot be used here, beside the environment; empty where it can.
-        source: Where the space came from.
-        note: Called with a line where RLlib's own learner stands in for the fused one.
+    `jax_obstacle` says why JAX cannot be used here, beside the environment; `note` is called with a line where RLlib's
+    own learner stands in for the fused one.
 
     Raises:
         SpaceError: The study learns with JAX, which is not installed here.

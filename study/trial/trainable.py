@@ -29,19 +29,15 @@ TRIAL = "trial"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialConfig:
-    """What a trial is to do.
-
-    Attributes:
-        space: `StudySpec.to_json()` as text, since Tune copies and sends a configuration with each result.
-        started: Its record: setting, seed, limit, how it runs.
-        driver: Machine and process of the driver, which makes this value.
-        script: Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it.
-    """
+    """What a trial is to do."""
 
     space: str
+    """`StudySpec.to_json()` as text, since Tune copies and sends a configuration with each result."""
     started: TrialStarted
     driver: tuple[str, int] = field(default_factory=lambda: (machine_key(), os.getpid()))
+    """Machine and process of the driver, which makes this value."""
     script: bytes | None = None
+    """Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it."""
 
     @property
     def spec(self) -> StudySpec:
