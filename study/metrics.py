@@ -114,7 +114,7 @@ def _cpu_pressure(step: "Step") -> float | None:
     for sample in step.samples:
         if sample.pressure_s is not None:
             waited_s, sampled_s = waits.get(sample.runner, (0.0, 0.0))
-            waits[sample.runner] = waited_s + sample.pressure_s, sampled_s + sample.sampling_time_s
+            waits[sample.runner] = waited_s + sample.pressure_s, sampled_s + sample.wall_time_s
     shares = [waited_s / watched_s for waited_s, watched_s in waits.values() if watched_s > 0]
     return min(max(shares), 1.0) if shares else None
 
@@ -133,10 +133,6 @@ def _training_return(step: "Step") -> float | None:
 
 def _rest_time_s(step: "Step") -> float | None:
     return None if step.phases_s is None else step.main.wall_time_s - step.phases_s
-
-
-def _num_sampling_rounds(step: "Step") -> int | None:
-    return None if step.phases_s is None else len(step.rounds)
 
 
 def _cpu_time_s(step: "Step") -> float:
@@ -179,7 +175,7 @@ class _OfIterations:
     """Updates between the policy that sampled and the one that learnt from it (APPO, IMPALA)."""
     train_batch_size_actual = Metric("env steps", "runners", "mean", counted=True, how=lambda step: step.env_steps)
     """Environment steps that this iteration trained on; of APPO and IMPALA, that arrived for training."""
-    num_sampling_rounds = Metric("1", of_trial="largest", counted=True, how=_num_sampling_rounds)
+    num_sampling_rounds = Metric("1", of_trial="largest", counted=True)
     """Rounds of sampling until the batch was full; 1 unless a runner fell short."""
     num_healthy_env_runners = Metric("1", "runners", "smallest", counted=True, how=_num_healthy_env_runners)
     """Runners that delivered samples in this iteration; of APPO and IMPALA, where not all need to, that are alive."""

@@ -38,6 +38,11 @@ def facts(**changes: Any) -> ScriptFacts:
     return ScriptFacts.model_validate({**copy.deepcopy(FACTS), **changes})
 
 
+def as_of_script(space: StudySpec, **changes: Any) -> StudySpec:
+    """Return a space as if a script with these facts had been named in it."""
+    return space.model_copy(update={"script": facts(**changes)})
+
+
 def script_spec(found: ScriptFacts | None = None, **changes: Any) -> StudySpec:
     """Return the spec of a space that names a script.
 

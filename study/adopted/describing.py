@@ -3,6 +3,7 @@
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
 
+import functools
 import hashlib
 import inspect
 import math
@@ -17,6 +18,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
+from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -36,7 +38,7 @@ from study.space.settings import runnable
 from study.space.spec import ScriptFacts, ScriptSource
 from study.trial.configuration import apply
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
-from study.trial.experiment import Experiment, OfGymnasium, make_environment, pickled
+from study.trial.experiment import make_environment, of_gymnasium, pickled
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
@@ -92,15 +94,15 @@ def adopted_from(
         variables: Environment variables that the script would give to Ray's processes.
 
     Raises:
-        SpaceError: It cannot be studied or pickled, its environment does not work, or RLlib refuses it as a trial sets
-            it.
+        SpaceError: It cannot be studied or pickled, its environment fails, or RLlib refuses it as a trial sets it.
     """
     config = launch.config
     check_studied(config)
     environments = before.environments_of(config)
+    if module.__name__ != "__main__":  # which is pickled by value anyway: a trial's process can import neither
+        cloudpickle.register_pickle_by_value(module)
     try:
-        by_value = None if module.__name__ == "__main__" else module
-        content = pickled(config, environments=environments, by_value=by_value)
+        content = pickled(config, environments)
     except Exception as error:
         rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
         fix = "Make it inside the function that uses it, or define it at module level."
@@ -111,29 +113,20 @@ def adopted_from(
     space = {"config": file.name, "script": facts.model_dump(mode="json"), **_TRIED}
     spec = parse_space(Source(name="script", content=space))
     setting = runnable(spec, {SCALE: 1})
-    apply(Experiment(config=config), spec, setting=setting, seed=0, execution="real")
-    try:
-        fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
-    except Exception:  # noqa: BLE001 (whatever an environment raises; a trial will report it)
-        fast = None
+    apply(config, spec, setting=setting, seed=0, execution="real")
+    fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
     obstacle = jax_obstacle() or ""  # the environment has been made
     return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
 
 def check_studied(config: AlgorithmConfig) -> None:
-    """Refuse a configuration that cannot be studied.
-
-    Raises:
-        SpaceError: Says why.
-    """
+    """Raise a `SpaceError` for a configuration that cannot be studied."""
     _, base = _algorithm(config)
     known = MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     runner = config.env_runner_cls
     if not (config.enable_rl_module_and_learner and config.enable_env_runner_and_connector_v2):
-        rule = "must use RLlib's new API stack (RLModule, EnvRunner and ConnectorV2)"
-        raise mistake(
-            rule, "the old one", "Remove the call of api_stack; RLlib's migration guide says what else changes."
-        )
+        rule, fix = "must use RLlib's new API stack", "Remove the call of api_stack, as RLlib's migration guide says."
+        raise mistake(rule, "the old one", fix)
     if base in _NOT_STUDIED or config.is_offline:
         rule = "must sample from an environment, and be evaluated, by RLlib's environment runners"
         got = f"{base}{' on recorded data' if config.is_offline else ''}"
@@ -151,7 +144,7 @@ def check_studied(config: AlgorithmConfig) -> None:
 
 
 def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spaces of the environment, which is made as RLlib makes it, and what several do to one another."""
+    """Return what `facts_of` takes of the environment, which is made as RLlib makes it."""
     name = environment_name(config.env)
     try:
         made = make_environment(config, environments)
@@ -183,7 +176,6 @@ class Surroundings:
         self._folder, self._variables = str(file.parent), dict(os.environ)
         self._paths = {*sys.path, *_entries(self._variables)} - {self._folder}
         self._modules = {name.partition(".")[0] for name in sys.modules}
-        self._environments = set(gymnasium_registry)
 
     def digests(self) -> dict[str, str]:
         """Return module of the user's own that the script has imported -> SHA-256 of its files that were imported."""
@@ -202,8 +194,8 @@ class Surroundings:
         judged = config.evaluation_config
         other = judged.get("env") if isinstance(judged, Mapping) else getattr(judged, "env", None)
         names = [name for name in (config.env, other) if isinstance(name, str)]
-        new = gymnasium_registry.keys() - self._environments
-        found: dict[str, Any] = {name: OfGymnasium(spec=gymnasium_registry[name]) for name in names if name in new}
+        own = [name for name in names if name in gymnasium_registry and not comes_with_gymnasium(name)]
+        found = {name: functools.partial(of_gymnasium, gymnasium_registry[name]) for name in own}
         return found | {name: maker for name in names if (maker := maker_of(name)) is not None}
 
     def added(self, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -237,13 +229,15 @@ def facts_of(
     """Return what is known of a configuration that can be studied: the same whenever the script is read.
 
     Args:
-        launch: The configuration, and how it was found; of its stop criteria numbers are kept.
+        launch: The configuration, and how it was found.
         source: The script's file.
         modules: Module of the user's own that the script imports -> digest of its files.
-        spaces: Those of observations and of actions; None where there are several agents, or nobody knows.
+        spaces: Of observations and of actions; None where there are several agents, or nobody knows.
         sharing: What several of its environments in one process do to one another.
     """
-    config = launch.config
+    config, known = launch.config, launch.config.copy(copy_frozen=False)
+    if spaces is not None and config.observation_space is None and config.action_space is None:
+        known.environment(observation_space=spaces[0], action_space=spaces[1])
     algorithm, base = _algorithm(config)
     values, schedules = _values(config)
     overridden = [name for name in PARAMETERS if _is_overridden(config, name)]
@@ -263,16 +257,14 @@ def facts_of(
         num_learners=max(config.num_learners or 0, 1),
         settings=_settings(config, {attribute(name) for name in values}),
         stop={str(name): float(value) for name, value in launch.stop.items() if isinstance(value, numbers.Real)},
-        runner_obstacle=_obstacle(runner_obstacle, config, spaces),
-        learner_obstacle=_obstacle(learner_obstacle, config, spaces),
+        runner_obstacle=_obstacle(runner_obstacle, known),
+        learner_obstacle=_obstacle(learner_obstacle, known),
     )
 
 
 def environment_name(environment: Any) -> str:
-    """Return the name of an environment as a person writes it."""
-    if environment is None or isinstance(environment, str):
-        return environment or ""
-    return str(getattr(environment, "__name__", type(environment).__name__))
+    """Return the name of an environment, or of what makes it, as a person writes it."""
+    return environment if isinstance(environment, str) else getattr(environment, "__name__", type(environment).__name__)
 
 
 def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
@@ -287,11 +279,7 @@ def _algorithm(config: AlgorithmConfig) -> tuple[type, str]:
 
 def _values(config: AlgorithmConfig) -> tuple[dict[str, Any], list[str]]:
     """Return the script's values of our parameters, and the parameters that follow a schedule."""
-    values: dict[str, Any] = {
-        SCALE: config.num_env_runners,
-        "num_envs_per_env_runner": config.num_envs_per_env_runner,
-        "train_batch_size": config.total_train_batch_size,
-    }
+    values: dict[str, Any] = {"train_batch_size": config.total_train_batch_size}
     schedules = []
     for name in PARAMETERS:
         if name in values or name == FRAGMENT or not hasattr(config, attribute(name)):
@@ -322,14 +310,13 @@ def _is_overridden(config: AlgorithmConfig, name: str) -> bool:
 
 
 def _settings(config: AlgorithmConfig, known: Collection[str]) -> dict[str, str]:
-    """Return the other options that differ from RLlib's: name -> value as text, or the digest of a long one."""
     kind, found = type(config), {}
     default = vars(kind() if kind.__module__.startswith(_RLLIB) else AlgorithmConfig())
     for name, value in sorted(vars(config).items()):
         text = _text(value)
         if not (name in known or name in _LEFT_OUT or name.startswith(_OF_LOGS) or text == _text(default.get(name))):
-            digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-            found[name.strip("_")] = text if len(text) <= _LONGEST else digest
+            short = len(text) <= _LONGEST
+            found[name.strip("_")] = text if short else f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     return found
 
 
@@ -342,14 +329,9 @@ def _text(value: Any) -> str:
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
-def _obstacle(
-    check: Callable[[AlgorithmConfig], str | None], config: AlgorithmConfig, spaces: tuple[Any, Any] | None
-) -> str:
+def _obstacle(check: Callable[[AlgorithmConfig], str | None], config: AlgorithmConfig) -> str:
     """Return what keeps our own runner or learner from serving a configuration; where that is not known, so much."""
     try:
-        known = config.copy(copy_frozen=False)
-        if spaces is not None and config.observation_space is None and config.action_space is None:
-            known.environment(observation_space=spaces[0], action_space=spaces[1])
-        return check(known) or ""
+        return check(config) or ""
     except Exception as error:  # noqa: BLE001 (a configuration of any kind: RLlib's own part takes over)
         return f"its configuration cannot be examined ({type(error).__name__})"

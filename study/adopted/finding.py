@@ -66,8 +66,8 @@ def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None
     """Return the training that a call of Tune, or of an algorithm's constructor, would begin.
 
     `content` is an `AlgorithmConfig`, or a dictionary of its settings; `trainable` the algorithm, a class or RLlib's
-    name of one, or None: the configuration's own. Of `stop` only a mapping is kept. Whatever RLlib raises where no
-    configuration can be made of it passes through.
+    name of one, or None: the configuration's own. Whatever RLlib raises where no configuration can be made of it passes
+    through.
     """
     algorithm: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     config = content.copy(copy_frozen=False) if isinstance(content, AlgorithmConfig) else None
@@ -96,21 +96,15 @@ class Script:
     """
 
     def __init__(self, file: Path, place: Path) -> None:
-        self.module = types.ModuleType("__main__")
+        self.module: types.ModuleType
         self.variables: dict[str, str] = {}
         self._file, self._place = file, place
-        self._launch: Launch | None = None
-        """The training with which the script ended."""
-        self._refusal: SpaceError | None = None
-        """Why the script cannot be studied, once that is known."""
+        self._ended: Launch | SpaceError | None = None
+        """The training with which the script ended, or why it cannot be studied."""
         self._replace_ray()
 
     def run(self, args: list[str], name: str) -> Launch:
-        """Run the file, as a module where one of its names is wanted; return what it trains, or what is named.
-
-        Raises:
-            SpaceError: It has failed, trains in a way that a study cannot repeat, or has no such configuration.
-        """
+        """Run the file, as a module where one of its names is wanted; return what it trains, or what is named."""
         self.module = types.ModuleType(self._file.stem if name else "__main__")
         self.module.__file__ = str(self._file)
         sys.modules[self.module.__name__] = self.module
@@ -120,12 +114,12 @@ class Script:
         self._guarded(lambda: exec(compile(self._file.read_bytes(), str(self._file), "exec", dont_inherit=True), names))
         value, how = names.get(name), f"module level, {name}"
         if name and callable(value) and not isinstance(value, AlgorithmConfig):
-            self._launch, how = None, f"function {name}"
+            self._ended, how = None, f"function {name}"
             value = self._guarded(names[name])
         if isinstance(value, AlgorithmConfig):
             return launch_of(value, how)
-        if self._launch is not None:
-            return self._launch
+        if isinstance(self._ended, Launch):
+            return self._ended
         if name:
             rule, got = f"'{name}' must be an AlgorithmConfig, or a function that returns one", type(value).__name__
             raise mistake(rule, got if name in names else "no such name", "Name another object.")
@@ -143,14 +137,12 @@ class Script:
         result = None
         try:
             result = run()
-        except Launched:
-            pass
         except BaseException as problem:
             ended_well = isinstance(problem, SystemExit) and problem.code in (0, None)
-            if self._launch is None and self._refusal is None and not ended_well:
+            if self._ended is None and not ended_well:
                 raise self._fault(problem) from problem
-        if self._refusal is not None:
-            raise self._refusal
+        if isinstance(self._ended, SpaceError):
+            raise self._ended
         return result
 
     def _fault(self, problem: BaseException) -> SpaceError:
@@ -173,11 +165,12 @@ class Script:
 
     def _train(self, content: Any, how: str, *, trainable: Any, stop: Any = None, env: Any = None) -> NoReturn:
         """Note the training that would begin, and end the script."""
-        if self._launch is None and self._refusal is None:  # it may have caught the end of the first one
+        if self._ended is None:  # it may have caught the end of the first one
             try:
-                self._launch = launch_of(content, how, trainable=trainable, stop=stop)
+                launch = launch_of(content, how, trainable=trainable, stop=stop)
                 if env is not None:
-                    self._launch.config.environment(env)
+                    launch.config.environment(env)
+                self._ended = launch
             except Exception as error:  # noqa: BLE001 (what a person has written, in RLlib's own checks)
                 named = getattr(trainable, "__name__", trainable)
                 rule = "what Tune trains must be an algorithm of RLlib with settings that it takes"
@@ -187,7 +180,7 @@ class Script:
     def _refuse(self, rule: str, got: str, fix: str) -> NoReturn:
         """End the script, which trains in a way that a study cannot repeat; name its line."""
         lines = [frame.lineno for frame in inspect.stack(context=0) if frame.filename == str(self._file)]
-        self._refusal = mistake(rule, got, fix, where=self._line([*lines[:1]]))
+        self._ended = mistake(rule, got, fix, where=self._line([*lines[:1]]))
         raise Launched
 
     def _replace_ray(self) -> None:

@@ -77,9 +77,8 @@ class Adopted:
 def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
     """Read a space file; where it names a script, run that in a process of its own, up to where it would train.
 
-    Args:
-        path: The file, or the name of one in `search_spaces/`.
-        overrides: `dotted.key=value` pairs that replace or add values; each value is read as YAML.
+    `path` is the file, or the name of one in `search_spaces/`; `overrides` are `dotted.key=value` pairs that replace or
+    add values, each read as YAML.
 
     Raises:
         SpaceError: The file is missing, is not a plain YAML mapping, or breaks a rule of the schema; or its script
@@ -89,16 +88,13 @@ def load_space(path: str | Path, *, overrides: Sequence[str] = ()) -> StudySpec:
 
 
 def with_script(source: Source) -> Source:
-    """Return a space with the facts of the script that it names; without one the space itself.
-
-    Raises:
-        SpaceError: The script cannot be studied.
-    """
+    """Return a space with the facts of the script that it names, if any; a `SpaceError` says why it has none."""
     content = source.content
-    if not isinstance(content.get("config"), str) or not content["config"]:
+    config, arguments = content.get("config"), content.get("config_args")
+    if not isinstance(config, str) or not config:
         return source
     try:
-        facts = _read_named(content["config"], content.get("config_args")).facts
+        facts = read_script(config, args=words(arguments) if isinstance(arguments, str) else ()).facts
     except SpaceError as error:
         faults = [replace(fault, line=source.line_of("config")) for fault in error.faults]
         raise SpaceError(source.name, faults) from error
@@ -106,24 +102,12 @@ def with_script(source: Source) -> Source:
 
 
 def adopted_by(spec: StudySpec) -> Adopted | None:
-    """Return the script of a study, as it is now; None for a study without one.
-
-    Raises:
-        SpaceError: The script cannot be studied.
-    """
-    return None if spec.config is None else _read_named(spec.config, spec.config_args)
+    """Return the script of a study, as it is now; None for a study without one."""
+    return None if spec.config is None else read_script(spec.config, args=words(spec.config_args))
 
 
-def _read_named(config: str, arguments: Any) -> Adopted:
-    return read_script(config, args=words(arguments, "config_args") if isinstance(arguments, str) else ())
-
-
-def words(arguments: str, where: str) -> list[str]:
-    """Return the arguments of a script's command line, as a shell splits them.
-
-    Raises:
-        SpaceError: A quote is open; names the option or key `where`.
-    """
+def words(arguments: str, where: str = "config_args") -> list[str]:
+    """Return the arguments of a script's command line, as a shell splits them; `where` is what named them."""
     try:
         return shlex.split(arguments)
     except ValueError as error:
@@ -135,9 +119,7 @@ def words(arguments: str, where: str) -> list[str]:
 
 
 def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -> Adopted:
-    """Run a script in a process of its own and return the configuration that it would train with.
-
-    A second call for the same file and arguments returns the first one's result, and runs nothing.
+    """Run a script in a process of its own, once in this process; return the configuration that it would train with.
 
     Args:
         text: `my_train.py` or `my_train.py:make_config`.
@@ -170,8 +152,7 @@ def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -
     return _READ[key]
 
 
-def _answer(request: Mapping[str, Any]) -> "Adopted | Sequence[Fault] | str":
-    """Return what the process of a script answers, or the fault of one that does not."""
+def _answer(request: Mapping[str, Any]) -> Adopted | Sequence[Fault] | str:
     with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
         place = Path(folder)
         (place / "request.json").write_text(json.dumps(request))
@@ -180,20 +161,16 @@ def _answer(request: Mapping[str, Any]) -> "Adopted | Sequence[Fault] | str":
             # Of the process that has run the script: to unpickle it runs nothing that has not run.
             answer: Adopted | Sequence[Fault] | str = pickle.loads(file.read_bytes())
             return answer
-        got = f"code {code}, after it wrote: {last_line(place)}"
-        if code is None:
-            got = f"no end within {TIMEOUT_S:g} s, after it wrote: {last_line(place)}"
-        elif code == -signal.SIGKILL:
+        ended = f"no end within {TIMEOUT_S:g} s" if code is None else f"code {code}"
+        got = f"{ended}, after it wrote: {last_line(place)}"
+        if code == -signal.SIGKILL:
             got = "it was killed, as the system does where memory is short"
         rule, fix = "its process must come to its training", "Run the script by itself until it trains."
         return [Fault(where="", rule=rule, got=got, fix=fix)]
 
 
 def _run(place: Path) -> int | None:
-    """Run the process that executes the script; return its exit code, None where it ran past its limit.
-
-    It and its children end with this call.
-    """
+    """Run the process that executes the script; return its exit code, None where it ran past its limit."""
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # finds this package anywhere
     with (place / "output.txt").open("wb") as output:
         process = subprocess.Popen(
@@ -241,14 +218,17 @@ def space_text(
         config: The script, as it was named.
         args: Its arguments, as one text.
         runners: The scales; empty: one runner, the script's number, and twice that.
-        trials: Number of trials; None: four for each scale.
+        trials: Number of trials; None: `TRIALS_PER_SCALE` for each scale.
     """
     own, file = max(int(facts.values.get(SCALE) or 0), 1), facts.source.file
     scales = sorted(set(runners or (1, own, 2 * own)))
     budget = _limits(facts) or {"env_steps": DEFAULT_BATCHES * _batch_of(facts)}
     ranges = _ranges(facts, max(scales), budget.get("env_steps"))
     named = {name: facts.defaults[name] for name, (low, _) in ranges.items() if facts.defaults[name] >= low}
-    baselines = [{"name": file.removesuffix(".py"), "parameters": named}]
+    search: dict[str, Any] = {"num_trials": trials or TRIALS_PER_SCALE * len(scales)}
+    if named:
+        search["baselines"] = [{"name": file.removesuffix(".py"), "parameters": named}]
+    varied = {name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()}
     said = ", ".join(f"{name} {facts.values.get(name)}" for name in (SCALE, *ranges))
     comments = [
         f"A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
@@ -263,15 +243,9 @@ def space_text(
         "description": f"{file} with {listed([*map(str, scales)])} runners",
         "config": config,
         **({"config_args": args} if args else {}),
-        "parameters": {
-            SCALE: scales,
-            **{name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()},
-        },
+        "parameters": {SCALE: scales, **varied},
         "budget": budget,
-        "search": {
-            "num_trials": trials or TRIALS_PER_SCALE * len(scales),
-            **({"baselines": baselines} if named else {}),
-        },
+        "search": search,
     }
     return written(content, header="\n".join(f"# {comment}" for comment in comments))
 
@@ -279,19 +253,15 @@ def space_text(
 def remarks(facts: ScriptFacts) -> Iterator[str]:
     """Yield what differs from what the script does by itself."""
     if facts.searched:
-        yield (
-            f"The script lets Tune choose {listed([f'`{name}`' for name in facts.searched])}; here each has one of "
-            "these values. Name it under `parameters` to vary it."
-        )
+        names = listed([f"`{name}`" for name in facts.searched])
+        yield f"The script lets Tune choose {names}; here each has one value. Name it under `parameters` to vary it."
     if not _limits(facts):
         steps = f"{DEFAULT_BATCHES * _batch_of(facts):,}"
         yield f"How long the script trains is not known: a trial has {DEFAULT_BATCHES} batches, {steps} steps."
 
 
 def _ranges(facts: ScriptFacts, most_runners: int, env_steps: int | None) -> dict[str, tuple[float, float]]:
-    """Return parameter -> lowest and highest value."""
-    values = facts.defaults
-    ranges: dict[str, tuple[float, float]] = {}
+    values, ranges = facts.defaults, dict[str, tuple[float, float]]()
     if BATCH in values and facts.base_algorithm != "Algorithm":  # others have a training step of their own
         batch = int(values[BATCH])
         # A step of each environment; a batch from a replay buffer has no such limit.

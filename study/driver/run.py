@@ -34,7 +34,6 @@ from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of
-from study.trial.messages import TRIAL, TrialConfig
 from study.trial.settling import with_lasting_learner, with_lasting_process
 
 if TYPE_CHECKING:
@@ -262,7 +261,7 @@ class _Session:
 
         from study.driver.searcher import StudyCallback, StudySearcher
         from study.ray_private import without_usage_tags
-        from study.trial.trainable import StudyTrial
+        from study.trial.trainable import TRIAL, StudyTrial, TrialConfig
 
         without_usage_tags()
         script = None if self.adopted is None else self.adopted.pickled
@@ -314,5 +313,7 @@ def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
 
 
 def _trial_name(trial: Any) -> str:
+    from study.trial.trainable import TRIAL
+
     started: TrialStarted = trial.config[TRIAL].started
     return f"trial_{started.trial:05d}_{started.attempt}"

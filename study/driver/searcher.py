@@ -22,7 +22,8 @@ from study.errors import StudyError, TrialError, TrialLostError
 from study.ray_private import was_short_of_memory
 from study.records.records import TrialStarted
 from study.trial.failures import node_was_lost
-from study.trial.messages import RESULT, TRIAL, TrialResult
+from study.trial.measure import RESULT, TrialResult
+from study.trial.trainable import TRIAL
 
 logger = logging.getLogger(__name__)
 _LONGEST = 500

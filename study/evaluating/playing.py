@@ -4,11 +4,10 @@ import contextlib
 import importlib.util
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,10 +26,6 @@ from study.statistics import Estimate, mean_interval, rate_interval
 from study.text import count, one_line, spans
 from study.trial.policy import STATE_FILE
 
-if TYPE_CHECKING:
-    from study.trial.experiment import Experiment
-
-
 # --- which policy ----------------------------------------------------------------------------------------------------
 
 
@@ -42,7 +37,7 @@ class ChosenPolicy:
         title: What it is, for people.
         spec: The space that its trial ran under, or in whose environment a random policy plays.
         study: The study; None where a random policy plays in a space.
-        row: The trial; None for a random policy: actions are drawn from the action space, nothing was learnt.
+        row: The trial; None for a random policy.
         chosen_among: Finished trials that it is the best of; 0 where a person named it.
     """
 
@@ -63,11 +58,7 @@ class ChosenPolicy:
         return 0 if self.row is None else self.row.first_episode
 
     def check_owner(self) -> None:
-        """Refuse a policy that is not there, or that somebody else could have put there.
-
-        Raises:
-            RecordError: It, or the study's folder, belongs to another user, or others may write to it.
-        """
+        """Raise a `RecordError` for a policy that is not there, or that somebody else could have put there."""
         if self.study is None or self.checkpoint is None:
             return
         if not (self.checkpoint / STATE_FILE).exists():
@@ -75,10 +66,9 @@ class ChosenPolicy:
             fix = "Evaluate the study that it was packed from, or restore the folder from a backup."
             raise RecordError(where=str(self.checkpoint), rule=rule, got=got, fix=fix)
         check_plain(self.checkpoint)
+        way_out = "Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
         for folder in (self.study.path, self.checkpoint):
-            check_own(
-                folder, way_out="Ask its owner to evaluate it, or train the setting again: `export --format yaml`."
-            )
+            check_own(folder, way_out=way_out)
 
 
 def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
@@ -89,43 +79,29 @@ def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
         SpaceError: There is no such trial.
     """
     study = StudyFolder(path)
-
-    def refused(rule: str, got: str, fix: str) -> RecordError:
-        return RecordError(where=str(path), rule=rule, got=got, fix=fix)
-
     if not study.exists():
         fix = "Name one, such as studies/quickstart, or add --random for a random policy in a space."
-        raise refused("must be the folder of a study", "another path", fix)
+        raise RecordError(where=str(path), rule="must be the folder of a study", got="another path", fix=fix)
     spec, ledger = study.identity().parse(), ledger_of(study.records)
-    if not spec.learns:
-        raise refused("must be a study that learns", "a throughput study", "Name another one.")
     row, among = best_policy(spec, ledger) if trial is None else (ledger.rows.get(trial), 0)
     if trial is None and row is None:
-        raise refused("must hold a finished trial with its policy", "none yet", "Wait for one, or resume the study.")
+        rule, got = "must hold a finished trial with its policy", "none yet" if spec.learns else "a throughput study"
+        raise RecordError(where=str(path), rule=rule, got=got, fix="Name another one, or wait for a trial.")
     if row is None or row.checkpoint is None:
         have = spans(sorted(each.trial for each in ledger.rows.values() if each.checkpoint is not None))
         got = str(trial) if row is None else f"{trial}, {row.status}{f': {row.reason}' if row.reason else ''}"
         rule = f"must be a trial of {study.path} with a policy ({have})"
         raise wrong_option("--trial", rule, got=got, fix="Name one.")
-    runners = count(row.num_env_runners, "runner")
-    title = f"{study.identity().name}: trial {row.trial} ({runners}, seed {row.seed})"
+    title = f"{study.identity().name}: trial {row.trial} ({count(row.num_env_runners, 'runner')}, seed {row.seed})"
     return ChosenPolicy(title=title, spec=spec_of(spec, row.variant), study=study, row=row, chosen_among=among)
 
 
 def random_policy(path: Path) -> ChosenPolicy:
-    """Return a random policy in the environment of a space: of a file, by its name, or of a study, by its folder.
-
-    Raises:
-        RecordError: It is another folder, or the study cannot be read.
-        SpaceError: There is no such space, or it is wrong.
-    """
+    """Return a random policy in the environment of a space: of a file, by its name, or of a study, by its folder."""
     study = StudyFolder(path)
     if study.exists():
         identity = study.identity()
         return ChosenPolicy(title=f"{identity.name}: random policy", spec=identity.parse(), study=study)
-    if path.is_dir():
-        rule = "with --random it must be a space or the folder of a study (with study.json)"
-        raise RecordError(where=str(path), rule=rule, got="another folder", fix="Name one, such as quickstart.yaml.")
     source = read_space(find_space(path, place="SPACE"))
     if isinstance(script := source.content.get("config"), str):
         say_that_it_runs(script)
@@ -134,10 +110,9 @@ def random_policy(path: Path) -> ChosenPolicy:
 
 
 def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
-    """Return the trial whose policy is the study's best, and among how many it was chosen.
+    """Return the trial whose policy is the study's best by `merit`, and among how many it was chosen.
 
-    The best by `merit`, as in the answer; of a hold-up study whose settings are frozen, among the winner's
-    confirmations at the target scale.
+    Of a hold-up study whose settings are frozen, among the winner's confirmations at the target scale.
     """
     with_policy = (row for row in ledger.rows.values() if row.checkpoint is not None and row.status == "finished")
     # In a hold-up study trials with a limit of iterations have not had their whole budget.
@@ -158,7 +133,7 @@ class Evaluated:
         spec: Its space, with the evaluation that was played.
         returns: Undiscounted return of each episode, in the order of the seeds; at least one, finite.
         num_cut: Episodes that did not end and were cut.
-        film: What was filmed, if anything; from the first episode on.
+        film: What was filmed, if anything.
     """
 
     policy: ChosenPolicy
@@ -190,12 +165,8 @@ class Evaluated:
 
     @property
     def as_recorded(self) -> bool | None:
-        """Whether the episodes are those of the trial's final evaluation, return by return.
-
-        None where another question was asked, or nothing is recorded.
-        """
-        row = self.policy.row
-        last = None if row is None else row.last_evaluation
+        """Whether these are the returns of the trial's final evaluation; None where other episodes were asked for."""
+        last = None if self.policy.row is None else self.policy.row.last_evaluation
         if last is None or last.progress < 1 or self.spec.evaluation != self.policy.spec.evaluation:
             return None
         return self.returns == tuple(last.returns)
@@ -225,22 +196,13 @@ class Evaluated:
         }
 
 
-def evaluate_policy(
-    policy: ChosenPolicy,
-    *,
-    episodes: int | None = None,
-    seed: int | None = None,
-    stochastic: bool | None = None,
-    video: Path | None = None,
-) -> Evaluated:
+def evaluate_policy(policy: ChosenPolicy, *, video: Path | None = None, **asked: int | bool | None) -> Evaluated:
     """Play a policy and return what it got.
 
     Args:
         policy: Of `find_policy` or `random_policy`.
-        episodes: How many; None, as of the next two: as its space says.
-        seed: Of the episodes.
-        stochastic: Whether actions are drawn.
-        video: File for a film; None: nothing is filmed.
+        video: File for a film.
+        asked: `episodes`, `seed` and `stochastic` of the evaluation; None: as the policy's space says.
 
     Raises:
         StudyError: The policy is not to be trusted, or its environment does not work.
@@ -249,23 +211,22 @@ def evaluate_policy(
     if policy.study is not None and policy.spec.own_code:  # never run code because somebody else's study names it
         check_own(policy.study.path)
         policy.study.check_code(policy.spec.own_code)
-    asked = {"episodes": episodes, "seed": seed, "stochastic": stochastic}
     changes = {name: value for name, value in asked.items() if value is not None}
     spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
     from study.trial.evaluation import evaluate
     from study.trial.policy import read_state
 
     with contextlib.nullcontext() if video is None else filming(video) as film:
-        experiment, spec = _experiment_of(policy, spec)
+        config, spec = _trained_in(policy, spec)
         state = None if policy.checkpoint is None else read_state(policy.checkpoint)
-        result = evaluate(experiment, state, spec, first_episode=policy.first_episode, film=film)
+        result = evaluate(config, state, spec, first_episode=policy.first_episode, film=film)
     return Evaluated(policy=policy, spec=spec, returns=result.returns, num_cut=result.num_cut, film=video)
 
 
-def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment", StudySpec]:
+def _trained_in(policy: ChosenPolicy, spec: StudySpec) -> tuple[Any, StudySpec]:
     """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
-    from study.trial.experiment import experiment_of
+    from study.trial.experiment import configuration_of
 
     if spec.config is not None:
         say_that_it_runs(spec.config)
@@ -278,18 +239,18 @@ def _experiment_of(policy: ChosenPolicy, spec: StudySpec) -> tuple["Experiment",
             fix = f"Restore {where}, and the modules, files and versions that it reads."
             raise RecordError(where=where, rule=rule, got=got, fix=fix)
         adopted.enter()
-        return experiment_of(spec, script=adopted.pickled), spec
+        return configuration_of(spec, script=adopted.pickled), spec
     if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
         spec = in_own_processes(spec)
     # A random policy has no network that must suit.
     spaces = probe(spec.evaluated_environment, policy.title) if policy.row is None else probe_study(spec, policy.title)
-    return experiment_of(spec, spaces=spaces), spec
+    return configuration_of(spec, spaces=spaces), spec
 
 
 # --- a film -----------------------------------------------------------------------------------------------------------
 
 MOST_SECONDS = 20.0
-"""Length of a film at most: what comes after is not seen."""
+"""Length of a film at most."""
 DEFAULT_FPS = 30.0
 """Frames per second where an environment does not say: what Gymnasium's own wrappers take."""
 
@@ -308,9 +269,8 @@ def filming(film: Path) -> Iterator[Callable[[gymnasium.Env], gymnasium.Env]]:
     if importlib.util.find_spec("imageio_ffmpeg") is None:
         fix = "Run `pip install 'imageio-ffmpeg>=0.6'`."
         raise wrong_option("--video", rule="needs imageio-ffmpeg", got="no such package", fix=fix)
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else SDL looks for a display
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # drawing a picture needs neither sound nor a display
+        os.environ.setdefault(name, "dummy")
     draft = film.with_name(f".{film.stem}.{os.getpid()}.mp4")
     try:
         film.parent.mkdir(parents=True, exist_ok=True)
@@ -341,19 +301,15 @@ class _Camera(gymnasium.Wrapper):
 
     def reset(self, **options: Any) -> Any:
         """Reset, and film."""
-        outcome = self.env.reset(**options)
-        self._film()
-        return outcome
+        return self._filmed(self.env.reset(**options))
 
     def step(self, action: Any) -> Any:
         """Take a step, and film."""
-        outcome = self.env.step(action)
-        self._film()
-        return outcome
+        return self._filmed(self.env.step(action))
 
-    def _film(self) -> None:
+    def _filmed(self, outcome: Any) -> Any:
         if not self._left:
-            return
+            return outcome
         picture = np.asarray(self.env.render())
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             rule, got = "needs pictures of the shape (height, width, 3) of uint8", f"the shape {picture.shape}"
@@ -373,3 +329,4 @@ class _Camera(gymnasium.Wrapper):
         except OSError as error:  # an environment's own is another matter
             raise _unwritten(self._file, error) from error
         self._left -= 1
+        return outcome

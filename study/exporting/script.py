@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from study.engine import OWN
-from study.errors import AnalysisError, RecordError, SpaceError
+from study.errors import AnalysisError, wrong_option
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
 from study.space.parameters import Calls, Value, set_all
@@ -40,38 +40,26 @@ _ENVIRONMENT = ("id", "kwargs", *_SCORES, "max_episode_steps", "backend", "step_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTrial:
-    """A trial that somebody wants elsewhere.
-
-    Attributes:
-        name: Of its study.
-        spec: What it ran under.
-        row: What is known of it.
-        setting: Every parameter with its value, the scale included.
-        header: What a reader must know of where the numbers come from, line by line.
-    """
+    """A trial that somebody wants elsewhere, of the study `name`."""
 
     name: str
     spec: StudySpec
+    """What it ran under."""
     row: TrialRow
     setting: dict[str, Value]
+    """Every parameter with its value, the scale included."""
     header: list[str]
+    """What a reader must know of where the numbers come from, line by line."""
 
 
 def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
-    """Return a trial of a study.
-
-    Raises:
-        RecordError: The study cannot be read, or has no trial yet.
-        SpaceError: There is no such trial.
-    """
+    """Return a trial of a study; a `SpaceError` says that there is none with this number."""
     identity, rows = study.identity(), ledger_of(study.records).rows
-    if not rows:
-        rule, fix = "must have a trial", "Wait for one, or resume the study."
-        raise RecordError(where=str(study.path), rule=rule, got="none yet", fix=fix)
     if (row := rows.get(trial)) is None:
-        rule = f"must be a trial of {study.path} ({spans(sorted(rows))})"
-        raise SpaceError.of("command line", where="--trial", rule=rule, got=str(trial), fix="Name one.")
-    learners, runners = row.setting.get(LEARNERS), count(row.num_env_runners, "environment runner")
+        rule = f"must be a trial of {study.path} ({spans(sorted(rows)) or 'none yet'})"
+        raise wrong_option("--trial", rule, got=str(trial), fix="Name one.")
+    setting, runners = dict(row.setting), count(row.num_env_runners, "environment runner")
+    learners = setting.pop(LEARNERS, None)
     header = [f"Trial {row.trial} of the study '{identity.name}' ({identity.study_id}) at {runners}, seed {row.seed}."]
     if row.status != "finished":
         header.append(f"WARNING: this trial is {row.status}{f': {row.reason}' if row.reason else ''}.")
@@ -79,22 +67,17 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
         returns, steps = row.last_evaluation.returns, row.last_evaluation.env_steps
         mean, episodes = sum(returns) / len(returns), count(len(returns), "episode")
         header.append(f"Last evaluation: mean return {mean:.6g} over {episodes}, {steps:,} env steps.")
-    return ExportedTrial(
-        name=identity.name,
-        spec=spec_of(
-            spec_of(identity.parse(), row.variant), "study", num_learners=None if learners is None else int(learners)
-        ),
-        row=row,
-        setting={name: value for name, value in row.setting.items() if name != LEARNERS},
-        header=header,
-    )
+    spec = spec_of(identity.parse(), row.variant)
+    if learners is not None:
+        spec = spec_of(spec, "study", num_learners=int(learners))
+    return ExportedTrial(name=identity.name, spec=spec, row=row, setting=setting, header=header)
 
 
 def trial_as_script(trial: ExportedTrial) -> str:
-    """Return what trains the trial's setting with RLlib alone.
+    """Return a script that trains the trial's setting with RLlib alone.
 
-    A script; of a study of a person's own script the calls that give its configuration what the trial had and the
-    script has not.
+    Of a study of a person's own script, the calls that give its configuration what the trial had and the script has
+    not.
 
     Raises:
         AnalysisError: The training needs more than Gymnasium and RLlib.
@@ -107,11 +90,8 @@ def trial_as_script(trial: ExportedTrial) -> str:
     own = {name: value for name, value in spec.script.defaults.items() if name not in spec.script.searched}
     learners, steps = spec.script.num_learners, spec.budget.env_steps
     given = values_set(trial.setting, learners=learners, env_steps=steps, own=own, has_kl_term=own.get("kl_coeff") != 0)
-    calls = [
-        f"config.{method}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
-        for method, arguments in given.items()
-        if arguments
-    ]
+    texts = {method: ", ".join(f"{name}={value!r}" for name, value in each.items()) for method, each in given.items()}
+    calls = [f"config.{method}({text})" for method, text in texts.items() if text]
     if extensions := extensions_of(given["learners"]):
         calls = [extensions, "", *calls, "install(config)"]
     where = f"Add to {spec.script.source.file} where its configuration is complete:"
@@ -147,14 +127,9 @@ def space_file(
         own = {name: content[name] for name in ("config", "config_args") if content[name]}
         rest = {name: value for name, value in kept.items() if name not in _OF_A_SCRIPT}
         kept = {**own, **({"environment": scores} if scores else {}), **rest}
-    space: dict[str, Any] = {
-        "description": description,
-        **kept,
-        "parameters": dict(setting),
-        "search": {"sampler": "grid", "seeds": list(seeds)},
-        "resources": content["resources"],
-    }
-    return written(space, header=comment(header))
+    search = {"sampler": "grid", "seeds": list(seeds)}
+    last = {"parameters": dict(setting), "search": search, "resources": content["resources"]}
+    return written({"description": description, **kept, **last}, header=comment(header))
 
 
 def comment(lines: Iterable[str]) -> str:
@@ -227,14 +202,10 @@ def values_set(
     own: Mapping[str, Value] = MappingProxyType({}),
     has_kl_term: bool,
 ) -> dict[str, dict[str, Any]]:
-    """Return method of RLlib's configuration -> arguments that give it the values of a setting.
+    """Return method of RLlib's configuration -> arguments that give it the values of a setting, but for its `own`.
 
-    Args:
-        setting: Parameters with their values.
-        learners: Among which RLlib divides a batch: its sizes are those of one.
-        env_steps: Budget, over which a learning rate falls.
-        own: Values that the configuration has already, which are left out.
-        has_kl_term: Whether its loss has the term of `kl_coeff` by itself.
+    RLlib divides a batch among its learners, and a learning rate falls over the budget of `env_steps`; `has_kl_term`:
+    whether the loss has the term of `kl_coeff` by itself.
     """
     calls = Calls(num_learners=learners, lr=setting.get("lr"))
     changed = {name: value for name, value in setting.items() if name not in own or own[name] != value}
@@ -245,10 +216,7 @@ def values_set(
 
 
 def extensions_of(learners: Mapping[str, Any]) -> str:
-    """Return the text that a script needs for what RLlib has no option for; empty where it asks for nothing.
-
-    It is that of the module with which a study trains, without its first lines.
-    """
+    """Return the text that a script needs for what RLlib has no option for: that with which a study trains."""
     if not learners.get("learner_config_dict"):
         return ""
     text = (files("study.trial.engine") / "extensions.py").read_text(encoding="utf-8")

@@ -93,18 +93,17 @@ def sync(mirror: Mirror) -> int:
         fix = "None while the study runs, its own one keeps them up to date; afterwards try again."
         raise TrackingError(where=str(folder), rule=rule, got="another one at work", fix=fix)
     deadline = time.monotonic() + SYNC_TIMEOUT_S
-    with contextlib.closing(mirror):
-        try:
-            while not mirror.done and time.monotonic() < deadline:
-                advance(mirror, finishing=True, ended=not at_work(folder))
-                if mirror.failure is None:
-                    deadline = time.monotonic() + SYNC_TIMEOUT_S
-                elif mirror.failure.fix != AWAY:
-                    break
-                else:
-                    time.sleep(max(min(mirror.due, deadline) - time.monotonic(), 0.0))
-        finally:
-            os.close(lock)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, lock)
+        stack.enter_context(contextlib.closing(mirror))
+        while not mirror.done and time.monotonic() < deadline:
+            advance(mirror, finishing=True, ended=not at_work(folder))
+            if mirror.failure is None:
+                deadline = time.monotonic() + SYNC_TIMEOUT_S
+            elif mirror.failure.fix != AWAY:
+                break
+            else:
+                time.sleep(max(min(mirror.due, deadline) - time.monotonic(), 0.0))
     if mirror.failure is not None:
         raise mirror.failure
     return lacked

@@ -1,4 +1,4 @@
-"""A setting -> the configuration that runs: what a trial sets in that of its experiment, and nothing else.
+"""A setting -> the configuration that runs: what a trial sets in that of its study, and nothing else.
 
 The batched runner and the fused learner are put in where they can serve the result (`study.trial.parts`); where they
 cannot, RLlib's own take their place, and `fallbacks` says why. What only ours can do is then refused. `study.fast` is
@@ -7,6 +7,7 @@ the same choice for anybody's PPO, in plain RLlib. Imports RLlib.
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.appo import APPO
@@ -25,7 +26,7 @@ from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obs
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
-from study.trial.experiment import Experiment, with_spaces
+from study.trial.experiment import with_spaces
 from study.trial.failures import described
 from study.trial.measured import Whole, measured_class, way_to_measure
 from study.trial.parts import learner_obstacle, runner_obstacle
@@ -34,20 +35,19 @@ _LOGGER = logging.getLogger("study.fast")
 
 
 def apply(
-    experiment: Experiment, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
+    base: AlgorithmConfig, spec: StudySpec, *, setting: Mapping[str, Value], seed: int, execution: Execution
 ) -> AlgorithmConfig:
     """Return the complete, validated configuration of one trial, with attributes of ours beside RLlib's options.
 
-    `script`: the script's file, or empty; `fallbacks`: one line for each of our parts that could not serve, and was
-    replaced by RLlib's; `lane_layout`: the lanes, and the processes that step them; `hosted_runner_cls`: RLlib's
-    runners that a `HostedEnvRunner` holds; `standardization`: `steps`, `rllib` or `none`, what advantages are
-    standardised over; `optimizer`: of A2C.
+    `script`: the script's file, or empty; `fallbacks`: a line for each of our parts that cannot serve; `lane_layout`:
+    the lanes, and the processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds;
+    `standardization`: `steps`, `rllib` or `none`, what advantages are standardised over; `optimizer`: of A2C.
 
     Args:
-        experiment: What is trained; not changed.
+        base: Of `configuration_of`; not changed.
         spec: The space.
         setting: Every parameter that has a value, the scale included.
-        seed: Seed of the trial.
+        seed: Of the trial.
         execution: Whether every runner is a process of its own.
 
     Raises:
@@ -55,20 +55,19 @@ def apply(
         TrialError: The space asks for the fused learner, and this process cannot have it.
     """
     try:
-        return _applied(experiment.config.copy(copy_frozen=False), spec, setting, seed, execution)
+        return _applied(base.copy(copy_frozen=False), spec, setting, seed, is_emulated=execution == "emulated")
     except StudyError:
         raise
     except Exception as error:
-        rule = "RLlib must accept the values"
-        rule += f" with the configuration of {spec.script.source.file}" if spec.script else ""
-        got, fix = described(error), "Change the value that it names."
+        of_script = f" with the configuration of {spec.script.source.file}" if spec.script else ""
+        rule, got, fix = f"RLlib must accept the values{of_script}", described(error), "Change the value that it names."
         raise SpaceError.of("space", where="parameters", rule=rule, got=got, fix=fix) from error
 
 
 def _applied(
-    config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value], seed: int, execution: Execution
+    config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value], seed: int, *, is_emulated: bool
 ) -> AlgorithmConfig:
-    facts, is_emulated = spec.script, execution == "emulated"
+    facts = spec.script
     runners, lanes = int(setting[SCALE]), int(setting["num_envs_per_env_runner"])
     layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated)
     config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
@@ -77,8 +76,8 @@ def _applied(
     _set_parameters(config, spec, setting)
     obstacle = set_learner(config, facts.learner_obstacle if facts else "", asked=spec.learner)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
-        rule, fix = f"`A2C` needs the fused learner, and {obstacle}", "Take another algorithm."
-        raise SpaceError.of("space", where="algorithm", rule=rule, fix=fix)
+        rule = f"`A2C` needs the fused learner, and {obstacle}"
+        raise SpaceError.of("space", where="algorithm", rule=rule, fix="Take another algorithm.")
     ours = obstacle is None or spec.algorithm != "PPO"
     config.standardization = spec.standardization_in_use if ours else "rllib"
     extensions.install(config)
@@ -126,27 +125,18 @@ def _set_processes(config: AlgorithmConfig, spec: StudySpec, layout: LaneLayout,
         evaluation_duration=10 if config.evaluation_duration == "auto" else config.evaluation_duration,
     )
     if way_to_measure(config.algo_class) is not Whole:  # an iteration is one step
-        config.reporting(
-            min_time_s_per_iteration=None, min_train_timesteps_per_iteration=0, min_sample_timesteps_per_iteration=0
-        )
+        no_steps = {"min_train_timesteps_per_iteration": 0, "min_sample_timesteps_per_iteration": 0}
+        config.reporting(min_time_s_per_iteration=None, **no_steps)
 
 
 def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[str, Value]) -> None:
     """Set the parameters whose value is not the configuration's own; what runners have is set with the processes."""
-
-    def has(name: str) -> bool:
-        return hasattr(config, attribute(name)) or PARAMETERS[name].set is not None
-
-    given = {} if spec.script is None else spec.script.defaults
-    sizes = {"minibatch_size"} & {*spec.traits.parameters}
-    if config.total_train_batch_size != setting["train_batch_size"]:
-        sizes |= {"train_batch_size"}
-    elsewhere = {SCALE, "num_envs_per_env_runner", "train_batch_size", "minibatch_size"}
-    changed = {
-        name: value
-        for name, value in setting.items()
-        if name in sizes or (name not in elsewhere and given.get(name) != value and has(name))
-    }
+    own: dict[str, Any] = {} if spec.script is None else dict(spec.script.defaults)
+    own |= {name: setting[name] for name in (SCALE, "num_envs_per_env_runner")}
+    own |= {"train_batch_size": config.total_train_batch_size, "minibatch_size": None}
+    known = {name for name, each in PARAMETERS.items() if each.set is not None or hasattr(config, attribute(name))}
+    known -= {"minibatch_size"} - {*spec.traits.parameters}
+    changed = {name: value for name, value in setting.items() if name in known and own.get(name) != value}
     if "kl_coeff" in changed and (changed["kl_coeff"] > 0 or not issubclass(config.algo_class, PPO)):
         config.training(use_kl_loss=changed["kl_coeff"] > 0)
     set_all(config, changed, env_steps=spec.budget.env_steps)
@@ -161,10 +151,7 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
 
 
 def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, hosted: bool) -> None:
-    """Set the class that samples; note why it is not the batched one where the space asks for that.
-
-    `hosted`: many of RLlib's runners share a process, as where runners are emulated.
-    """
+    """Set the class that samples; `hosted`: many of RLlib's runners share a process, as where runners are emulated."""
     config.hosted_runner_cls = None
     if spec.runner == "batched" and not obstacle:
         config.env_runner_cls = BatchedEnvRunner
@@ -182,15 +169,10 @@ def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, host
 
 
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:
-    """Set the class that learns; return why it is not the fused one, and note it where the space asks for that.
+    """Set the class that learns; return why it is not the fused one, which is empty where nobody asks for that.
 
-    Args:
-        config: Complete.
-        obstacle: Of `learner_obstacle` for the configuration without what the study sets, or empty.
-        asked: `learner` of the space. Where it is RLlib's, an empty text is returned.
-
-    Raises:
-        TrialError: The space asks for the fused one, and this process cannot have it.
+    `obstacle` is that of `learner_obstacle` without what the study sets, or empty; `asked` is `learner` of the space.
+    A `TrialError` says that the space asks for the fused one, and that this process cannot have it.
     """
     if issubclass(config.algo_class, IMPALA):
         # Where the training step is RLlib's own, the learner's thread is watched.
@@ -222,7 +204,7 @@ def fast(config: AlgorithmConfig) -> AlgorithmConfig:
 
     Raises:
         SpaceError: It is of another algorithm: none of its parts can be replaced here.
-        Exception: Whatever making the environment raises, which is made once for its spaces where nobody has said them.
+        Exception: Whatever making the environment raises, which is made once where nobody has said its spaces.
     """
     if config.algo_class is not PPO:
         got = str(getattr(config.algo_class, "__name__", config.algo_class))
@@ -232,11 +214,11 @@ def fast(config: AlgorithmConfig) -> AlgorithmConfig:
     own_runner = runner_obstacle(known)
     own_learner = learner_obstacle(known) or fused_obstacle(known) or jax_obstacle()
     if own_runner is None:
-        evaluated = config.evaluation_config  # by RLlib's runner, which counts episodes
+        own, evaluated = {"env_runner_cls": config.env_runner_cls}, config.evaluation_config  # RLlib's counts episodes
         if isinstance(evaluated, AlgorithmConfig):
-            evaluated = evaluated.copy(copy_frozen=False).env_runners(env_runner_cls=config.env_runner_cls)
+            evaluated = evaluated.copy(copy_frozen=False).env_runners(**own)
         else:
-            evaluated = {**(evaluated or {}), "env_runner_cls": config.env_runner_cls}
+            evaluated = {**(evaluated or {}), **own}
         quick.env_runners(env_runner_cls=BatchedEnvRunner).evaluation(evaluation_config=evaluated)
     if own_learner is None:
         quick.learners(learner_class=FusedPPOLearner)

@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -41,7 +41,7 @@ from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.engine.sampling.runner import generators_now, seed_globally, set_generators
-from study.trial.experiment import Experiment, make_environment
+from study.trial.experiment import make_environment
 from study.trial.failures import TRACEBACKS, described, original, within
 from study.trial.policy import State, module_of
 
@@ -57,35 +57,29 @@ DRAWS = "rgb_array"
 Film = Callable[[gymnasium.Env], gymnasium.Env]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    """The outcome of an evaluation.
-
-    Attributes:
-        returns: Undiscounted return of each episode, shape (episodes,), in the order of the seeds.
-        num_cut: Episodes that did not end and were cut at `evaluation.max_episode_steps`.
-        eval_time_s: Wall time.
-    """
+class EvaluationResult(NamedTuple):
+    """The outcome of an evaluation."""
 
     returns: tuple[float, ...]
+    """Undiscounted return of each episode, in the order of the seeds."""
     num_cut: int
+    """Episodes that did not end and were cut at `evaluation.max_episode_steps`."""
     eval_time_s: float
 
 
 def evaluate(
-    experiment: Experiment, state: State | None, spec: StudySpec, *, first_episode: int = 0, film: Film | None = None
+    config: AlgorithmConfig, state: State | None, spec: StudySpec, *, first_episode: int = 0, film: Film | None = None
 ) -> EvaluationResult:
     """Play `spec.evaluation.episodes` episodes on the fixed evaluation seeds.
 
     What the configuration's own `evaluation_config` says holds, such as another `env_config`.
 
     Args:
-        experiment: What was trained.
-        state: Of `study.trial.policy`; None plays actions of the action space's own sampling (`Space.sample`), each of
-            which depends on seed, episode and step alone.
+        config: What was trained, of `configuration_of`.
+        state: Of `study.trial.policy`; None plays random actions, which depend on seed, episode and step alone.
         spec: The space.
         first_episode: Number of the first episode, which chooses the seeds.
-        film: Given the environment of the first episode, which draws pictures; what it returns is played.
+        film: Wraps the environment of the first episode, which draws pictures.
 
     Raises:
         RecordError: The numbers of `state` are of another network.
@@ -95,16 +89,13 @@ def evaluate(
     torch.set_num_threads(spec.resources.num_cpus_for_main_process)  # another number can round another last digit
     started, episodes = time.perf_counter(), _Episodes(spec, first=first_episode)
     timeout_s = spec.resources.sample_timeout_s
-    late = TrialError(
-        where="evaluation",
-        rule=f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not",
-        fix="Raise resources.sample_timeout_s, lower evaluation.episodes or evaluation.max_episode_steps, or look for "
-        "an environment that hangs.",
-    )
-    play: Callable[..., None] = _play if state is None or _is_plain(experiment) else _play_by_runner
+    rule = f"{spec.evaluation.episodes} episodes must end within sample_timeout_s={timeout_s:g} s, they did not"
+    fix = "Raise it, lower evaluation.episodes or max_episode_steps, or look for an environment that hangs."
+    late = TrialError(where="evaluation", rule=rule, fix=fix)
+    play: Callable[..., None] = _play if state is None or _is_plain(config, spec) else _play_by_runner
     generators = generators_now()
     try:
-        within(timeout_s, lambda: play(experiment, state, spec, episodes, film), otherwise=late)
+        within(timeout_s, lambda: play(config, state, spec, episodes, film), otherwise=late)
     except StudyError:
         raise
     except Exception as error:
@@ -123,21 +114,21 @@ def evaluate(
     )
 
 
-def _is_plain(experiment: Experiment) -> bool:
+def _is_plain(config: AlgorithmConfig, spec: StudySpec) -> bool:
     """Return whether a policy can be played here, as the batched runner samples: without RLlib's runner."""
-    given = experiment.config.evaluation_config or {}
+    given = config.evaluation_config or {}
     environment_alone = isinstance(given, Mapping) and given.keys() <= {"env", "env_config", "explore"}
-    return not experiment.runner_obstacle and environment_alone and not experiment.config.is_multi_agent
+    return environment_alone and not config.is_multi_agent and not (spec.script and spec.script.runner_obstacle)
 
 
-def _makers(experiment: Experiment, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
+def _makers(config: AlgorithmConfig, spec: StudySpec | None, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
     """Yield what makes each environment; one of a script has a number that no runner of the training has."""
-    playing, index = _of_evaluation(experiment.config), int(experiment.config.num_env_runners or 0) + 1
+    playing, index = _of_evaluation(config), int(config.num_env_runners or 0) + 1
     if draws:
         playing.env_config = {**playing.env_config, "render_mode": DRAWS}
     for number in itertools.count():
-        if experiment.judged is not None:
-            yield functools.partial(make_env, experiment.judged, render_mode=DRAWS if draws else None)
+        if spec is not None and spec.script is None:
+            yield functools.partial(make_env, spec.evaluated_environment, render_mode=DRAWS if draws else None)
         else:
             yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
 
@@ -145,10 +136,8 @@ def _makers(experiment: Experiment, *, draws: bool) -> Iterator[Callable[[], gym
 # --- episodes and lanes ----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Episode:
-    """An episode, as far as it was played."""
-
     number: int
     seed: int
     total: float = 0.0
@@ -162,7 +151,7 @@ class _Episodes:
 
     def __init__(self, spec: StudySpec, *, first: int) -> None:
         seeds = evaluation_seeds(spec.evaluation.seed, spec.evaluation.episodes, first_episode=first)
-        self.all = [_Episode(number=number, seed=seed) for number, seed in enumerate(seeds, start=first)]
+        self.all = [_Episode(number, seed) for number, seed in enumerate(seeds, start=first)]
         self.waiting, self.limit = iter(self.all), spec.evaluation.max_episode_steps
         self.fault: TrialError | None = None
         """What went wrong in an environment."""
@@ -172,9 +161,8 @@ class _Lane(gymnasium.Wrapper):
     """An environment of one agent or several that plays the next episode at each reset, and stands still after all."""
 
     def __init__(self, env: gymnasium.Env, episodes: _Episodes, *, finite: bool = False) -> None:
-        """Wrap an environment; `finite`: its observations are arrays that must be finite."""
         super().__init__(env)
-        self._episodes, self._finite = episodes, finite
+        self._episodes, self._finite = episodes, finite  # whether observations are arrays that must be finite
         self.episode: _Episode | None = None
         self._first: Any = None
 
@@ -242,22 +230,24 @@ class _Lane(gymnasium.Wrapper):
 def _lanes(
     envs: Sequence[gymnasium.Env], episodes: _Episodes, film: Film | None, *, finite: bool = False
 ) -> list[_Lane]:
-    first, *others = envs
-    return [_Lane(env, episodes, finite=finite) for env in (film(first) if film else first, *others)]
+    filmed = [film(env) for env in envs[:1]] if film else envs[:1]
+    return [_Lane(env, episodes, finite=finite) for env in (*filmed, *envs[1:])]
 
 
 # --- played here -----------------------------------------------------------------------------------------------------
 
 
-def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None) -> None:
+def _play(
+    config: AlgorithmConfig, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None
+) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
-    makers = _makers(experiment, draws=film is not None)
-    most = 1 if state is None else _side_by_side(experiment, spec)
+    makers = _makers(config, spec, draws=film is not None)
+    most = 1 if state is None else _side_by_side(config, spec)
     with contextlib.ExitStack() as made:
         envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
-        finite = experiment.judged is not None or state is not None
+        finite = spec.script is None or state is not None
         lanes = _lanes(envs, episodes, film, finite=finite)
-        choose = _random_actions(spec.evaluation.seed) if state is None else _policy(experiment, state, spec, lanes[0])
+        choose = _random_actions(spec.evaluation.seed) if state is None else _policy(config, state, spec, lanes[0])
         for lane in lanes:
             lane.reset()
         while active := [lane for lane in lanes if lane.episode is not None]:
@@ -267,77 +257,66 @@ def _play(experiment: Experiment, state: State | None, spec: StudySpec, episodes
                     lane.reset()
 
 
-def _side_by_side(experiment: Experiment, spec: StudySpec) -> int:
-    """Return how many environments are in this process."""
+def _side_by_side(config: AlgorithmConfig, spec: StudySpec) -> int:
     if spec.environment.process == "own":
         return 1
-    if experiment.judged is not None:
+    if spec.script is None:
         return MAX_LANES
-    shares = spec.script is None or spec.script.sharing == "harmless"
-    return MAX_SIDE_BY_SIDE if shares else int(experiment.config.num_envs_per_env_runner)
+    return MAX_SIDE_BY_SIDE if spec.script.sharing == "harmless" else int(config.num_envs_per_env_runner)
 
 
-def _policy(experiment: Experiment, state: State, spec: StudySpec, lane: _Lane) -> Callable[[Sequence[_Lane]], Any]:
-    """Return what chooses the actions of lanes by a network; they are ready for the environment.
-
-    Observations are normalised as in the training, by the statistics of the moment of `state`.
-    """
-    module, config, space = module_of(experiment, state), experiment.config, lane.action_space
+def _policy(config: AlgorithmConfig, state: State, spec: StudySpec, lane: _Lane) -> Callable[[Sequence[_Lane]], Any]:
+    """Return what chooses the actions of lanes by a network, on inputs normalised as at the moment of `state`."""
+    module, space = module_of(config, state), lane.action_space
     moments = extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {}))
-    rule, draws, seed = action_rule(space), spec.evaluation.stochastic, spec.evaluation.seed
+    rule, draws = action_rule(space), spec.evaluation.stochastic
     scale = scaling_for_environment(
         space, normalize_actions=bool(config.normalize_actions), clip_actions=bool(config.clip_actions)
     )
     layers = None if draws else dense_layers(module)  # without RLlib's work around each; the mean needs no bounds
-    noises: dict[int, LaneNoise] = {}
+    # Number i of an episode's noise depends on seed, episode and i alone. Runners are numbered from 1, so that no lane
+    # of a training has this noise.
+    noise_of = functools.cache(lambda episode: LaneNoise(spec.evaluation.seed, 0, episode))
 
-    def inputs_of(lanes: Sequence[_Lane]) -> Any:
+    def choose(lanes: Sequence[_Lane]) -> Any:
         # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
         # network takes.
         rows = np.stack([lane.seen for lane in lanes], dtype=np.float32, casting="unsafe")
         hidden = torch.from_numpy(rows if moments is None else extensions.scaled_by(rows, *moments))
         with torch.inference_mode():
-            if layers is None:
-                return forward_of(module)({Columns.OBS: hidden})[Columns.ACTION_DIST_INPUTS].numpy()
-            for layer in layers:
+            for layer in layers or ():
                 hidden = layer(hidden)
-            return hidden.numpy()
-
-    def noise_of(lane: _Lane) -> Any:
-        # Number i of an episode's noise depends on seed, episode and i alone. Runners are numbered from 1, so that no
-        # lane of a training has this noise.
-        episode, step = lane.place
-        own = noises.setdefault(episode, LaneNoise(seed, 0, episode))
-        return own.uniforms(step * rule.noise_size, rule.noise_size)
-
-    def choose(lanes: Sequence[_Lane]) -> Any:
-        inputs = inputs_of(lanes)
+            if layers is None:
+                hidden = forward_of(module)({Columns.OBS: hidden})[Columns.ACTION_DIST_INPUTS]
+            inputs = hidden.numpy()
         if not np.isfinite(inputs).all():
             must = "the policy must answer finite numbers, it does not: the training diverged"
             raise TrialError(where="evaluation", rule=must, fix="Lower lr, clip_param or num_epochs.")
         if not draws:
             return scale(rule.greedy(inputs))
-        return scale(rule.choose(inputs, rule.noise(np.stack([noise_of(lane) for lane in lanes]))))
+        size, places = rule.noise_size, [lane.place for lane in lanes]
+        drawn = np.stack([noise_of(episode).uniforms(step * size, size) for episode, step in places])
+        return scale(rule.choose(inputs, rule.noise(drawn)))
 
     return choose
 
 
 def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
     """Return what draws actions that follow from seed, episode and step; of several agents of all that act now."""
-    spaces: dict[Any, gymnasium.Space] = {}
 
-    def drawn(agent: Any, space: gymnasium.Space, place: tuple[int, int], number: int = 0) -> Any:
-        if agent not in spaces:  # a copy: an environment may draw from its space too
-            spaces[agent] = copy.deepcopy(space)
-        spaces[agent].seed((random_action_seed(seed, *place) + number) % 2**64)
-        return spaces[agent].sample()
+    @functools.cache
+    def own_space(lane: _Lane, agent: Any) -> gymnasium.Space:  # environments may draw from theirs
+        return copy.deepcopy(lane.action_space if agent is None else lane.unwrapped.get_action_space(agent))
+
+    def drawn(lane: _Lane, agent: Any = None, number: int = 0) -> Any:
+        space = own_space(lane, agent)
+        space.seed((random_action_seed(seed, *lane.place) + number) % 2**64)
+        return space.sample()
 
     def of_lane(lane: _Lane) -> Any:
-        environment = lane.unwrapped
-        if not isinstance(environment, MultiAgentEnv):
-            return drawn(None, lane.action_space, lane.place)
-        agents = enumerate(lane.seen)
-        return {agent: drawn(agent, environment.get_action_space(agent), lane.place, n) for n, agent in agents}
+        if not isinstance(lane.unwrapped, MultiAgentEnv):
+            return drawn(lane)
+        return {agent: drawn(lane, agent, number) for number, agent in enumerate(lane.seen)}
 
     return lambda lanes: [of_lane(lane) for lane in lanes]
 
@@ -346,12 +325,12 @@ def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
 
 
 def _play_by_runner(
-    experiment: Experiment, state: State, spec: StudySpec, episodes: _Episodes, film: Film | None
+    config: AlgorithmConfig, state: State, spec: StudySpec, episodes: _Episodes, film: Film | None
 ) -> None:
-    config, explore = experiment.config, spec.evaluation.stochastic
+    explore = spec.evaluation.stochastic
     if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
         config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
-    num_envs = min(_side_by_side(experiment, spec), len(episodes.all))
+    num_envs = min(_side_by_side(config, spec), len(episodes.all))
     with runner_of(config, num_envs=num_envs, explore=explore, draws=film is not None) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped
@@ -366,7 +345,7 @@ def runner_of(
     config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False, draws: bool = False
 ) -> Iterator[EnvRunner]:
     """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process."""
-    playing, makers = _of_evaluation(config), _makers(Experiment(config=config), draws=draws)
+    playing, makers = _of_evaluation(config), _makers(config, None, draws=draws)
     changes: dict[str, Any] = {
         "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
         "num_env_runners": 0,
@@ -393,5 +372,4 @@ def runner_of(
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Return a copy with what the configuration says of evaluations."""
     return config.get_evaluation_config_object() or config.copy(copy_frozen=False)

@@ -1,8 +1,7 @@
 """What a study trains: RLlib's configuration as a space or a person's script makes it. Imports RLlib.
 
-The only place where the two differ: a space makes the configuration from its environment, algorithm and network, a
-script brings it along as bytes. What a trial sets in it, and on which parts it runs, is the same for both: see
-`study.trial.configuration`.
+A space makes the configuration from its environment, algorithm and network, a script brings it along as bytes. What a
+trial sets in it, and on which parts it runs, is the same for both: see `study.trial.configuration`.
 """
 
 import dataclasses
@@ -10,9 +9,7 @@ import hashlib
 import importlib
 import json
 import math
-import types
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -28,7 +25,7 @@ from ray.tune.registry import register_env
 
 from study.errors import SpaceError, TrialError
 from study.ray_private import maker_of
-from study.space.sections import EnvironmentSpec, NetworkSpec
+from study.space.sections import NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import EnvFactory
 from study.trial.engine.envs.probing import Spaces, probe, why_not_here
@@ -36,25 +33,10 @@ from study.trial.failures import described
 from study.trial.measure import Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
-    """RLlib's configuration, and what of it a trial may set.
-
-    Attributes:
-        config: Without what a trial sets; never changed.
-        judged: The environment in which policies are judged, where this project makes it; None: as `config` says.
-        runner_obstacle: Why the batched runner cannot do the same as RLlib's; empty where it can.
-    """
-
-    config: AlgorithmConfig
-    judged: EnvironmentSpec | None = None
-    runner_obstacle: str = ""
-
-
-def experiment_of(
+def configuration_of(
     spec: StudySpec, *, script: bytes | None = None, spaces: Spaces | None = None, waits: bool = False
-) -> Experiment:
-    """Return what a space, with its script where it names one, trains.
+) -> AlgorithmConfig:
+    """Return what a space, with its script where it names one, trains, without what a trial sets.
 
     Args:
         spec: The space.
@@ -68,11 +50,15 @@ def experiment_of(
     if (facts := spec.script) is not None:
         assert script is not None
         try:
-            return Experiment(config=unpickled(script), runner_obstacle=facts.runner_obstacle)
+            parts = cloudpickle.loads(script)
         except Exception as error:
             fix = "Install what it imports on every node, or put it beside the script."
             what = f"the configuration of {facts.source.file} must be readable"
             raise _not_here(what, described(error), fix) from error
+        for name, maker in parts["environments"].items():
+            register_env(name, maker)
+        config: AlgorithmConfig = parts["config"]
+        return config
     if spaces is None:  # the driver has tried it on its own machine
         try:
             spaces = probe(spec.environment, "space")
@@ -85,38 +71,14 @@ def experiment_of(
 # --- a script ------------------------------------------------------------------------------------------------------
 
 
-def pickled(
-    config: AlgorithmConfig,
-    *,
-    environments: Mapping[str, Any] | None = None,
-    by_value: types.ModuleType | None = None,
-) -> bytes:
-    """Return a configuration as bytes; what cloudpickle raises passes through.
+def pickled(config: AlgorithmConfig, environments: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Return a script's configuration as bytes; what cloudpickle raises passes through.
 
-    Args:
-        config: As the script made it; it need not be validated.
-        environments: Name -> function of an `EnvContext`, of every environment that the script has registered: the
-            registry is that of one cluster.
-        by_value: The script's own module, whose classes and functions travel along: it need not be importable where a
-            trial runs.
+    `environments`: name -> function of an `EnvContext`, of every environment that the script has registered: the
+    registry is that of one cluster.
     """
-    if by_value is not None:
-        cloudpickle.register_pickle_by_value(by_value)
-    try:
-        content: bytes = cloudpickle.dumps({"config": config, "environments": dict(environments or {})})
-    finally:
-        if by_value is not None:
-            cloudpickle.unregister_pickle_by_value(by_value)
+    content: bytes = cloudpickle.dumps({"config": config, "environments": dict(environments)})
     return content
-
-
-def unpickled(content: bytes) -> AlgorithmConfig:
-    """Return a configuration, and make its environments known to Ray."""
-    parts = cloudpickle.loads(content)
-    for name, creator in parts["environments"].items():
-        register_env(name, creator)
-    config: AlgorithmConfig = parts["config"]
-    return config
 
 
 def _not_here(what: str, got: str, fix: str) -> TrialError:
@@ -135,7 +97,7 @@ def make_environment(
     """Return one environment of a configuration, made as RLlib makes it, with an `env_config` of its own.
 
     `environments` makes those that a script has registered and Ray does not know here. The two numbers are those of the
-    runner, and of the environment in it. Whatever making it raises passes through.
+    runner, and of the environment in it.
     """
     workers = max(config.num_env_runners or 0, 1)
     context = EnvContext(config.env_config, worker_index=worker_index, vector_index=vector_index, num_workers=workers)
@@ -149,15 +111,9 @@ def make_environment(
     return gymnasium.make(name, **dict(context))
 
 
-@dataclass(frozen=True, slots=True)
-class OfGymnasium:
-    """Makes an environment that a script registered with Gymnasium, wherever it is unpickled."""
-
-    spec: Any
-
-    def __call__(self, context: Mapping[str, Any]) -> Any:
-        """Return a new environment with the arguments in `env_config`."""
-        return gymnasium.make(self.spec, **dict(context))
+def of_gymnasium(spec: Any, context: Mapping[str, Any]) -> gymnasium.Env:
+    """Return an environment that a script registered with Gymnasium, with the arguments in `env_config`."""
+    return gymnasium.make(spec, **dict(context))
 
 
 def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
@@ -174,8 +130,7 @@ def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
 # --- a space -------------------------------------------------------------------------------------------------------
 
 
-def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
-    judged = spec.evaluated_environment
+def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> AlgorithmConfig:
     config = _algorithm(spec.algorithm)
     config.environment(
         env=_registered(EnvFactory(spec.environment, waits=waits)),
@@ -191,18 +146,14 @@ def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> Experiment:
         broadcast_env_runner_states=False,
     )
     config.training(grad_clip_by="global_norm")
-    config.evaluation(evaluation_config={"env": _registered(EnvFactory(judged))})
+    config.evaluation(evaluation_config={"env": _registered(EnvFactory(spec.evaluated_environment))})
     config.rl_module(model_config=_network(spec.model, spaces))
-    return Experiment(config=config, judged=judged)
+    return config
 
 
 def _algorithm(name: str) -> AlgorithmConfig:
     """Return RLlib's configuration of an algorithm, with what the algorithm is defined by."""
-    if name == "APPO":
-        return APPOConfig()
-    if name == "IMPALA":
-        return IMPALAConfig()
-    config = PPOConfig()
+    config: AlgorithmConfig = {"APPO": APPOConfig, "IMPALA": IMPALAConfig}.get(name, PPOConfig)()
     if name == "A2C":
         config.optimizer = "rmsprop"
         # RLlib's own runner may step more than was asked, which must not become a second update. In the one update no

@@ -37,11 +37,10 @@ def of_runner(error: BaseException) -> str | None:
 
     Ray (2.60) hands it over as it is, or as the last line of a traceback in a message of its own.
     """
-    for line in reversed(str(error).splitlines()):
-        _, found, message = line.partition(f"{RunnerStartError.__name__}: ")
-        if found:
-            return message.strip()
-    return str(error) if isinstance(error, RunnerStartError) else None
+    _, found, message = str(error).rpartition(f"{RunnerStartError.__name__}: ")
+    if not found and not isinstance(error, RunnerStartError):
+        return None
+    return message.partition("\n")[0].strip()  # without the name before it the whole text
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -115,10 +114,10 @@ def described(error: BaseException) -> str:
 
 
 class SteadyThread:
-    """A daemon thread that runs functions one after another.
+    """A daemon thread that runs functions one after another; one that hangs is abandoned with the thread.
 
-    Some environments may be used only in the thread that made them. When a call hangs, the thread is abandoned; the end
-    of the process does not wait for it. Code that never releases the interpreter lock cannot be timed out.
+    Some environments may be used only in the thread that made them. Code that never releases the interpreter lock
+    cannot be timed out.
     """
 
     def __init__(self) -> None:
@@ -131,11 +130,7 @@ class SteadyThread:
             call()
 
     def within(self, timeout_s: float, function: Callable[[], Result], *, otherwise: StudyError) -> Result:
-        """Return what `function` returns, or raise what it raises.
-
-        Raises:
-            StudyError: `otherwise`: `function` did not end in time, or an earlier one did not.
-        """
+        """Return what `function` returns, or raise what it raises; `otherwise` where it, or an earlier one, is late."""
         if self._stuck:
             raise otherwise
         outcome: Future[Result] = Future()

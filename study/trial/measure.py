@@ -1,4 +1,4 @@
-"""What a trial measures: of an iteration, of its processes, of what else their machines did. Imports Ray, no RLlib.
+"""What a trial measures and reports: iterations, its processes, what else their machines did. Imports Ray, no RLlib.
 
 Raw values only; the metrics of `study.metrics` are made of them. Times are wall clock by the monotonic clock of the
 process that took them; clocks of two processes are never subtracted.
@@ -20,6 +20,7 @@ from study.errors import TrialError
 from study.machine.host import cpu_model, machine_key, read_peak_rss_mb
 from study.machine.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, read_pressure_s, snapshot
 from study.metrics import CUSTOM, METRICS
+from study.records.records import Evaluation, Iteration, TrialBuilt
 
 LOOK_TIMEOUT_S = 60.0
 """Reading the load of a machine takes milliseconds; without an answer it is not known."""
@@ -28,39 +29,31 @@ LEARNER_KEYS: Mapping[str, tuple[str, ...]] = {name: metric.rllib for name, metr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerMeasurement:
-    """What a runner process measured about one call of its own sampling."""
-
-    runner: int
-    """Number of the process, from 1; 0 for the main process."""
-    sampling_time_s: float
-    env_steps: int
-    episode_return_sum: float
-    num_episodes: int
-    episode_len_sum: int
-    cpu_time_s: float
-    """CPU time of the process since the previous measurement."""
-    peak_rss_mb: float
-    pressure_s: float | None
-    """Seconds of the sampling in which some task of the node waited for a CPU; None without Linux PSI."""
-    num_runners: int = 1
-    """Runners of the trial whose lanes it steps: more than one when they are emulated."""
-    error: str = ""
-    """`Type: message` of what the environment raised; empty when all went well."""
-    fix: str = ""
-    """What a person can do about it."""
-    traceback: str = ""
-    """The runner's own traceback of that error."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMeasurement:
     """What a process used in an interval."""
 
     wall_time_s: float
     cpu_time_s: float
+    """Since the interval before."""
     peak_rss_mb: float
     pressure_s: float | None
+    """Seconds in which some task of the node waited for a CPU; None without Linux PSI."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerMeasurement(ProcessMeasurement):
+    """What a runner process measured about one call of its own sampling."""
+
+    runner: int
+    """Number of the process, from 1; 0 for the main process."""
+    env_steps: int
+    episode_return_sum: float
+    num_episodes: int
+    episode_len_sum: int
+    num_runners: int = 1
+    """Runners of the trial whose lanes it steps: more than one when they are emulated."""
+    failure: TrialError | None = None
+    """What ended it, with the runner's own traceback as a note."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +66,9 @@ class StepMeasurement:
     """None, as the other phases, where sampling goes on while the learner learns."""
     learning_time_s: float | None = None
     sync_time_s: float | None = None
-    rounds: tuple[tuple[RunnerMeasurement, ...], ...]
-    """Measurements of each round of sampling, in the order of the runners; without phases one round, as they came."""
+    samples: tuple[RunnerMeasurement, ...]
+    """In the order of the runners, round after round; without phases as they came."""
+    num_sampling_rounds: int | None = None
     num_dropped_samples: int
     """Samples that were lost, since the start of the trial."""
     num_env_runners: int | None = None
@@ -102,11 +96,6 @@ class StepMeasurement:
         return self.used
 
     @property
-    def samples(self) -> list[RunnerMeasurement]:
-        """The measurements of all rounds."""
-        return [sample for runners in self.rounds for sample in runners]
-
-    @property
     def env_steps(self) -> int:
         """Environment steps that were trained on."""
         return sum(sample.env_steps for sample in self.samples)
@@ -123,7 +112,7 @@ class StepMeasurement:
         """Runner process -> time that it spent in its own sampling."""
         times: dict[int, float] = {}
         for sample in self.samples:
-            times[sample.runner] = times.get(sample.runner, 0.0) + sample.sampling_time_s
+            times[sample.runner] = times.get(sample.runner, 0.0) + sample.wall_time_s
         return times
 
     @property
@@ -149,6 +138,29 @@ def iteration_metrics(step: StepMeasurement) -> dict[str, float | None]:
         got, fix = "no gradient that is finite: the training diverged", "Lower lr, clip_param or num_epochs."
         raise TrialError(where="learner", rule=rule, got=got, fix=fix)
     return {name: each.of(step) for name, each in METRICS.items() if each.grain == "iteration"}
+
+
+RESULT = "study_result"
+"""Key of the `TrialResult` in a result of Tune."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What a trial reports after an iteration, and after an evaluation.
+
+    Attributes:
+        records: What is new, in its order; the driver adds what it alone knows: labels of timings, and rates so far.
+        progress: Of the budget, in [0, 1].
+        done: Whether the trial has come to its end.
+        policy: At the end, a zip archive of the final policy's checkpoint; None where the trial does not learn.
+        node_loads: At the end, what else the nodes did in the timed part, as far as it is known.
+    """
+
+    records: tuple[TrialBuilt | Iteration | Evaluation, ...]
+    progress: float
+    done: bool
+    policy: bytes | None = None
+    node_loads: tuple[NodeLoad, ...] = ()
 
 
 class Watch:
@@ -188,10 +200,9 @@ class Watch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A process of a trial and where it is: the one that makes this value, unless it is told."""
+    """A process of a trial, `main`, `runner` or `learner`, and where it is: the one that makes this value."""
 
     process: str
-    """`main`, `runner` or `learner`."""
     number: int = 0
     """Among the processes of its kind, from 1; 0 for the main process."""
     runners: tuple[int, ...] = ()
@@ -199,11 +210,10 @@ class Place:
     num_cpus: int
     """CPUs that it reserves."""
     node: str = field(default_factory=lambda: ray.util.get_node_ip_address())
-    """Address, by which Ray knows the node."""
+    """Address, by which Ray knows the node; several nodes may be on one machine."""
     host: str = field(default_factory=lambda: os.uname().nodename)
     """Its name, which another machine may have too."""
     machine: str = field(default_factory=machine_key)
-    """Several nodes of Ray may be on one machine."""
     cpu_model: str = field(default_factory=cpu_model)
     pid: int = field(default_factory=os.getpid)
 
@@ -214,22 +224,15 @@ class Place:
 
 
 class NodeWatch:
-    """Reads the load of every machine of a trial when its timed part begins and when it ends.
+    """Reads the load of every machine of a trial when its timed part begins and when it ends, not while it runs.
 
     One process on each machine reads it: the main process on its own, elsewhere a runner or a learner of the trial.
-    Nothing is read while an iteration is timed.
     """
 
     def __init__(
         self, places: Sequence[Place], actor_of: Callable[[Place], Any], *, driver: tuple[str, int] | None
     ) -> None:
-        """Choose the process that reads the load of each machine.
-
-        Args:
-            places: The trial's processes, the main one first.
-            actor_of: Returns RLlib's actor of a process other than the main one.
-            driver: Machine, by `machine_key`, and process of the driver; None where there is none.
-        """
+        """Choose who reads the load of each machine: `places`, the main process first, and their RLlib actors."""
         first_at = {place.machine: place for place in reversed(places)}
         self._lookers = [actor_of(place) for machine, place in first_at.items() if machine != places[0].machine]
         pids = {machine: tuple(place.pid for place in places if place.machine == machine) for machine in first_at}
@@ -243,7 +246,7 @@ class NodeWatch:
     def end(self) -> list[NodeLoad]:
         """Read the loads again; return those of the time between, as far as they are known."""
         both = zip(self._first, self._look(last=True), strict=True) if self._first else ()
-        return [load for load in (load_between(*pair) for pair in both) if load is not None]
+        return [load for pair in both if (load := load_between(*pair)) is not None]
 
     def _look(self, *, last: bool) -> list[LoadSnapshot | None]:
         asked = [actor.apply.remote(_look, self._ours, last) for actor in self._lookers]
@@ -275,10 +278,7 @@ _FOREIGN = re.compile(r"[^\w. -]|^\.*$", flags=re.ASCII)
 
 
 def custom_metrics(results: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return `custom/<name>` -> value of every number that the script's code has logged for this iteration.
-
-    That is what was logged by RLlib's `MetricsLogger` in an environment runner, or with the algorithm.
-    """
+    """Return `custom/<name>` -> value of every number that the script logged by RLlib's `MetricsLogger`."""
     found: dict[str, float | None] = {}
 
     def add(values: Mapping[str, Any], prefix: str) -> None:

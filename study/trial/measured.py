@@ -10,7 +10,6 @@ import itertools
 import math
 import shutil
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -63,7 +62,7 @@ def way_to_measure(algorithm: type[Algorithm]) -> type["MeasuredAlgorithm"]:
 class MeasuredAlgorithm(Algorithm):
     """An algorithm that exposes the raw measurement of its last iteration as `last_step`."""
 
-    last_step: StepMeasurement | None = None
+    last_step: StepMeasurement
     thread: SteadyThread
     """Makes, steps and closes the environments of the main process, and learns."""
     _learners_cpu_s = 0.0
@@ -72,11 +71,7 @@ class MeasuredAlgorithm(Algorithm):
         """Finish the work between two iterations; its time belongs to the iteration that has just ended."""
 
     def wait_for(self, where: str, rule: str, function: Callable[[], Result], *, times: int = 1) -> Result:
-        """Return what `function` returns, run in the trial's thread.
-
-        Raises:
-            TrialError: It has not ended after so many times `sample_timeout_s`, or a process that it needs has died.
-        """
+        """Return what `function` returns, run in the trial's thread, within so many times `sample_timeout_s`."""
         try:
             limit_s = times * self.config.sample_timeout_s
             return self.thread.within(limit_s, function, otherwise=self._late(where, rule, times=times))
@@ -90,11 +85,7 @@ class MeasuredAlgorithm(Algorithm):
         return TrialError(where=where, rule=f"{rule} within {limit}", got="no answer", fix=fix)
 
     def ask_runners(self, method: str, rule: str) -> list[Any]:
-        """Return what a method of each process that samples returns, in their order; RLlib leaves out who is late.
-
-        Raises:
-            TrialError: One has not answered within `sample_timeout_s`, or has died.
-        """
+        """Return what a method of each process that samples returns, in their order; RLlib leaves out who is late."""
         group = self.env_runner_group
         if not self.config.num_env_runners:
             return [self.wait_for("sampling in the main process", rule, getattr(group.local_env_runner, method))]
@@ -105,13 +96,10 @@ class MeasuredAlgorithm(Algorithm):
         return [_answer(reference, number) for reference, number in asked.items()]
 
     def ask_learners(self, function: Callable[[Learner], Result], *, times: int = 1) -> list[Result]:
-        """Return what `function` returns in each learner, in their order, or raise what it raises.
-
-        RLlib leaves out learners that have died, and returns what was raised as if it were an answer.
-        """
+        """Return what `function` returns in each learner, in their order; RLlib leaves out learners that have died."""
         ask = self.learner_group.foreach_learner
         answers = self.wait_for("learner", "must answer", lambda: list(ask(function).result_or_errors), times=times)
-        for error in (answer.get() for answer in answers if not answer.ok):
+        for error in (answer.get() for answer in answers if not answer.ok):  # RLlib returns what was raised
             fail(error, "learner")
         return [answer.get() for answer in self._of_all_learners(answers)]
 
@@ -132,7 +120,6 @@ class MeasuredAlgorithm(Algorithm):
         return self._learners_cpu_s - before, math.fsum(peaks_mb)
 
     def _step_measured(self, **measured: Any) -> StepMeasurement:
-        """Return a measurement with what means the same for every algorithm."""
         cpu_time_s, peak_rss_mb = self.learners_used()
         common = {
             "num_dropped_samples": self.env_runner_group.num_env_runners_dropped_lifetime(),
@@ -144,18 +131,16 @@ class MeasuredAlgorithm(Algorithm):
 
     def cleanup(self) -> None:
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
-        group = getattr(self, "env_runner_group", None)
-        if group is not None:
+        if (group := getattr(self, "env_runner_group", None)) is not None:
             runner = group.local_env_runner
             # Whatever fails while environments are closed must not keep the processes alive.
             if runner is not None and runner.env is not None:
                 with contextlib.suppress(Exception):  # the thread that made them may hang in one of them
                     self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
                 runner.env = None  # RLlib would close them again, here
+            remote = {"local_env_runner": False, "healthy_only": False}
             with contextlib.suppress(Exception):
-                group.foreach_env_runner(
-                    "stop", local_env_runner=False, healthy_only=False, timeout_seconds=_STOP_GRACE_S
-                )
+                group.foreach_env_runner("stop", timeout_seconds=_STOP_GRACE_S, **remote)
             kill_actors(group)
         super().cleanup()
         shutil.rmtree(self.logdir, ignore_errors=True)
@@ -187,11 +172,11 @@ class Phases(MeasuredAlgorithm):
 
         with timed("sampling_time_s", of_rllib.ENV_RUNNER_SAMPLING_TIMER):
             rounds = self._sample_batch()
-        samples = [sample for runners in rounds for sample in runners]
+        samples = [*itertools.chain(*rounds)]
         self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=of_rllib.ENV_RUNNER_RESULTS)
         updates_before = self.ask_learners(_optimizer_steps)[0] or 0
         with timed("learning_time_s", of_rllib.LEARNER_UPDATE_TIMER):
-            episodes = [episode for episodes, _, _ in samples for episode in episodes]
+            episodes = [episode for of_runner, _, _ in samples for episode in of_runner]
             results = self.wait_for("learner", "an update must end", lambda: self._update(episodes))
         updates = self.ask_learners(_optimizer_steps)[0]
         learner, modules = losses_of(results[0]), set(results[0]) - {ALL_MODULES}
@@ -202,21 +187,19 @@ class Phases(MeasuredAlgorithm):
             self.wait_for("learner", "its weights must come", lambda: send(**given))
         self.last_step = self._step_measured(
             **times,
-            rounds=tuple(tuple(measurement for _, _, measurement in runners) for runners in rounds),
+            samples=tuple(measurement for _, _, measurement in samples),
+            num_sampling_rounds=len(rounds),
             num_gradient_updates=updates - updates_before if updates is not None else None,
             learner=learner,
         )
 
     def _update(self, episodes: list[Any]) -> list[dict[str, Any]]:
-        sampled = self.metrics.peek((of_rllib.ENV_RUNNER_RESULTS, of_rllib.NUM_ENV_STEPS_SAMPLED_LIFETIME))
-        trained = self.metrics.peek(
-            (of_rllib.LEARNER_RESULTS, ALL_MODULES, of_rllib.NUM_MODULE_STEPS_TRAINED_LIFETIME), default=0
-        )
+        sampled, trained = of_rllib.NUM_ENV_STEPS_SAMPLED_LIFETIME, of_rllib.NUM_MODULE_STEPS_TRAINED_LIFETIME
         results: list[dict[str, Any]] = self.learner_group.update(
             episodes=episodes,
             timesteps={
-                of_rllib.NUM_ENV_STEPS_SAMPLED_LIFETIME: sampled,
-                of_rllib.NUM_MODULE_STEPS_TRAINED_LIFETIME: trained,
+                sampled: self.metrics.peek((of_rllib.ENV_RUNNER_RESULTS, sampled)),
+                trained: self.metrics.peek((of_rllib.LEARNER_RESULTS, ALL_MODULES, trained), default=0),
             },
             num_epochs=self.config.num_epochs,
             minibatch_size=self.config.minibatch_size,
@@ -227,17 +210,14 @@ class Phases(MeasuredAlgorithm):
     def _sample_batch(self) -> list[list[Sample]]:
         """Return rounds of samples, each in the order of the runners, until the batch is full."""
         rounds: list[list[Sample]] = []
-        by_agent = self.config.count_steps_by == "agent_steps"
-        steps = 0
+        by_agent, steps = self.config.count_steps_by == "agent_steps", 0
         while steps < self.config.total_train_batch_size:
-            samples: list[Sample] = self.ask_runners("measured_sample", "a round of sampling must end")
-            for _, _, measurement in samples:
-                check_runner(measurement)
-            rounds.append(samples)
-            gained = sum(
-                sum(episode.agent_steps() for episode in episodes) if by_agent else measurement.env_steps
-                for episodes, _, measurement in samples
-            )
+            rounds.append(self.ask_runners("measured_sample", "a round of sampling must end"))
+            gained = 0
+            for episodes, _, measurement in rounds[-1]:
+                if measurement.failure is not None:
+                    raise measurement.failure
+                gained += sum(each.agent_steps() for each in episodes) if by_agent else measurement.env_steps
             if gained == 0:
                 rule = "a round of sampling must bring steps"
                 raise TrialError(where="env runners", rule=rule, got="0", fix="Check the environment.")
@@ -256,12 +236,9 @@ class Whole(MeasuredAlgorithm):
         """Train one iteration as RLlib does, and measure it."""
         step: Callable[[], dict[str, Any]] = super().step
         results = self.wait_for("sampling and learning", "an iteration must end", step, times=_WAITS_OF_AN_ITERATION)
-        latest = tuple(self.ask_runners("taken", "must say what it has sampled"))
-        self.last_step = self._step_measured(
-            rounds=(latest,),
-            num_gradient_updates=None,
-            learner=losses_of(results.get(of_rllib.LEARNER_RESULTS, {})),
-        )
+        samples = tuple(self.ask_runners("taken", "must say what it has sampled"))
+        losses = losses_of(results.get(of_rllib.LEARNER_RESULTS, {}))
+        self.last_step = self._step_measured(samples=samples, num_gradient_updates=None, learner=losses)
         return results
 
 
@@ -322,7 +299,6 @@ class Overlapping(MeasuredAlgorithm):
         self.last_step = self._measured()
 
     def _measured(self) -> StepMeasurement:
-        """Return what was measured since the iteration began."""
         self._learnt = self.ask_learners(CountingLearner.learnt_so_far)
         # RLlib drops what a learner process of its own raises.
         if failure := next((learnt.failure for learnt in self._learnt if learnt.failure), ""):
@@ -330,7 +306,7 @@ class Overlapping(MeasuredAlgorithm):
         pairs = list(zip(self._learnt, self._learnt_before, strict=True))
         updates = self._learnt[0].num_updates - self._learnt_before[0].num_updates
         step = self._step_measured(
-            rounds=(tuple(self._arrived),),
+            samples=tuple(self._arrived),
             num_dropped_samples=self._num_dropped_samples(),
             # One that has died fails the trial as soon as it is asked, or waited for.
             num_env_runners=self.env_runner_group.num_healthy_remote_workers(),
@@ -343,8 +319,7 @@ class Overlapping(MeasuredAlgorithm):
         self._learners_cpu_time_s += step.learners_cpu_time_s  # of the iteration, before and in a pause
         return replace(step, learners_cpu_time_s=self._learners_cpu_time_s)
 
-    def _num_dropped_samples(self) -> int:
-        """Return the samples lost so far: RLlib discards batches when too many wait for a learner process."""
+    def _num_dropped_samples(self) -> int:  # RLlib discards batches when too many wait for a learner process
         env_steps = self.learner_group.get_stats()["learner_group_ts_dropped_lifetime"]
         each = self.config.get_rollout_fragment_length() * self.config.num_envs_per_env_runner
         return int(self.env_runner_group.num_env_runners_dropped_lifetime() + math.ceil(env_steps / each))
@@ -355,25 +330,7 @@ class Overlapping(MeasuredAlgorithm):
         RLlib's private method polls, and drops samples that come late (https://github.com/ray-project/ray/issues/63302).
         Nobody has to be updated: runners fetch new weights, and the merged states of connectors, by themselves.
         """
-        samples = self._fetch()
-        for _, _, measurement, _ in samples:
-            check_runner(measurement)
-            self._arrived.append(measurement)
-            self._latest[measurement.runner] = measurement
-        states = [connectors for *_, connectors in samples if connectors is not None]
-        metrics = [each for _, of_runner, *_ in samples for each in of_runner]
-        return [episodes for episodes, *_ in samples], states, metrics, set()
-
-    def _fetch(self) -> list[SampleReference]:
-        """Ask every runner that is idle, wait for the first sample, and return all that are there."""
-
-        def ask() -> None:
-            busy = {number for number, _ in self._asked.values()}
-            for number, actor in actors_of(self.env_runner_group).items() if self._asks else ():
-                if number not in busy:
-                    self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
-
-        ask()
+        self._ask_idle()
         timeout_s = self.config.sample_timeout_s
         oldest = min(moment for _, moment in self._asked.values())
         # The first one, and without waiting those beside it.
@@ -382,13 +339,25 @@ class Overlapping(MeasuredAlgorithm):
         now = time.monotonic()
         if late := [number for number, asked in (self._asked[each] for each in waiting) if now - asked > timeout_s]:
             raise self._late(_named(late), "a sample must come")
-        samples = [_answer(reference, self._asked.pop(reference)[0]) for reference in {*first, *ready}]
-        ask()
-        return samples
+        samples: list[SampleReference] = [_answer(each, self._asked.pop(each)[0]) for each in {*first, *ready}]
+        self._ask_idle()
+        for _, _, measurement, _ in samples:
+            if measurement.failure is not None:
+                raise measurement.failure
+            self._arrived.append(measurement)
+            self._latest[measurement.runner] = measurement
+        states = [connectors for *_, connectors in samples if connectors is not None]
+        metrics = [each for _, of_runner, *_ in samples for each in of_runner]
+        return [episodes for episodes, *_ in samples], states, metrics, set()
+
+    def _ask_idle(self) -> None:
+        busy = {number for number, _ in self._asked.values()}
+        for number, actor in actors_of(self.env_runner_group).items() if self._asks else ():
+            if number not in busy:
+                self._asked[actor.referenced_sample.remote()] = number, time.monotonic()
 
 
 def _answer(reference: ray.ObjectRef, number: int) -> Any:
-    """Return what a runner has answered."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:
@@ -407,17 +376,6 @@ def fail(error: Exception, where: str) -> NoReturn:
     raise TrialError(where=where, rule="must stay alive", got=described(original(error)), fix=fix) from error
 
 
-def check_runner(measurement: RunnerMeasurement) -> None:
-    """Raise what happened in a runner as `TrialError`, with the runner's own traceback as a note."""
-    if measurement.error:
-        where = f"env runner {measurement.runner}" if measurement.runner else "sampling in the main process"
-        rule = "sampling must not fail"
-        error = TrialError(where=where, rule=rule, got=measurement.error, fix=measurement.fix)
-        # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
-        error.add_note(f"In {where}:\n{textwrap.indent(measurement.traceback, '  ')}")
-        raise error
-
-
 def _optimizer_steps(learner: Learner) -> int | None:
     """Return the steps of the optimizer that took most; None where one keeps no count."""
     steps = [0]  # no update yet
@@ -431,10 +389,7 @@ def _optimizer_steps(learner: Learner) -> int | None:
 
 
 def losses_of(results: Mapping[str, Any]) -> dict[str, float]:
-    """Return our metrics of the learner from what each module logged in an update; of several policies their means.
-
-    What nobody logged is left out.
-    """
+    """Return our metrics of the learner from what each module logged in an update; of several policies their means."""
     found: dict[str, list[float]] = {}
     for module, logged in results.items():
         if module != ALL_MODULES and isinstance(logged, Mapping):

@@ -1,7 +1,7 @@
-"""What the batched runner and the fused learner can serve: one check for a script and for `study.fast`.
+"""Where the batched runner and the fused learner do the same as RLlib's: one check for a script and for `study.fast`.
 
-They serve where they do the same as RLlib's. Which options of a configuration they honour is listed here by name: an
-option that is in no list, and does not have RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
+Which options of a configuration they honour is listed here by name: an option that is in no list, and does not have
+RLlib's default, leaves RLlib's own part where it is. Imports RLlib.
 """
 
 import re
@@ -82,8 +82,6 @@ _OF_V_TRACE = _names(
 )
 """Options of APPO and IMPALA that concern their learner alone."""
 
-_OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__)
-
 
 # --- the check -----------------------------------------------------------------------------------------------------
 
@@ -91,8 +89,7 @@ _OF_NETWORKS = frozenset(DefaultModelConfig.__dataclass_fields__)
 def runner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the batched runner cannot do the same as RLlib's; None when it can.
 
-    Args:
-        config: With the spaces of its environment, where it has one agent; without what a trial sets.
+    `config` has the spaces of its environment, where that is of one agent, and not what a trial sets.
     """
     if obstacle := next(_of_any(config, _OF_A_LEARNER), None):
         return obstacle
@@ -116,9 +113,6 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     """Return in one line why the fused learner cannot do the same as RLlib's; None when it can.
 
     The study sets the number of learners and their GPUs; the space's own are asked about where it is read.
-
-    Args:
-        config: With the spaces of its environment, where it has one agent.
     """
     if config.algo_class is not PPO:
         return f"it has the update of PPO, the algorithm is {_name(config.algo_class)}"
@@ -127,7 +121,7 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
 
 
 def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield what neither our runner nor our learner can serve, or but for `others` one of them."""
+    """Yield what neither part can serve, or one of them, which honours the options `others`."""
     plain = _PLAIN.get(config.algo_class)
     if plain is None:
         yield f"the algorithm is {_name(config.algo_class)}"
@@ -148,30 +142,15 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
 
 
 def _of_module(config: AlgorithmConfig) -> Iterator[str]:
-    spec, default = option(config, "rl_module_spec"), config.get_default_rl_module_spec()
-    own = spec is not None and (
-        type(spec) is not RLModuleSpec
-        or spec.module_class not in (None, default.module_class)
-        or spec.catalog_class not in (None, default.catalog_class)
-        or getattr(spec, "load_state_path", None) is not None
-        or not (spec.model_config is spec.observation_space is spec.action_space is None)
-        or spec.inference_only
-        or spec.learner_only
-    )
-    try:
-        model = {"own": True} if own else dict(config.model_config)
-    except Exception:  # noqa: BLE001 (whatever a person's specification is)
-        own = True
-    if own:
+    spec = option(config, "rl_module_spec")
+    if spec is not None and not same(spec, RLModuleSpec()):
         yield "the module is the script's own"
         return
+    model = dict(config.model_config)
     if model.get("use_lstm"):
         yield "the module is recurrent"
-    defaults = type(config)().model_config
-    foreign = [
-        name for name in sorted(model.keys() - _OF_NETWORKS) if not same(model[name], defaults.get(name, _ABSENT))
-    ]
-    if foreign:
+    defaults, names = type(config)().model_config, sorted(model.keys() - DefaultModelConfig.__dataclass_fields__.keys())
+    if foreign := [name for name in names if not same(model[name], defaults.get(name, _ABSENT))]:
         yield f"model_config has {', '.join(foreign)}"
 
 

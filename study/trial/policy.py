@@ -2,7 +2,7 @@
 
 The folder is RLlib's checkpoint of the module, or of the modules of several agents: a pickle, which is a program, for
 whoever opens it with RLlib. Beside it lies a file that can hold nothing but values. It alone is read back, which runs
-nothing: the networks and the connectors come from the experiment. RLlib and torch are imported where they are used.
+nothing: the networks and the connectors come from the study. RLlib and torch are imported where they are used.
 """
 
 import io
@@ -21,9 +21,8 @@ from study.text import one_line
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
     from ray.rllib.core.rl_module.rl_module import RLModule
-
-    from study.trial.experiment import Experiment
 
 STATE_FILE = "policy.msgpack"
 """Name of the state in a policy's folder."""
@@ -38,10 +37,7 @@ _TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config"
 
 
 def state_of(algorithm: "Algorithm") -> State:
-    """Return what a runner must know to act as the policy does now: weights, and the states of the connectors.
-
-    To be called where no learner is at work: it would change the policy meanwhile.
-    """
+    """Return what a runner must know to act as the policy does now; to be called where no learner is at work."""
     from study.ray_private import merged_connectors
 
     learnt = algorithm.learner_group.get_state(components=[f"learner/{MODULES}"], inference_only=True)["learner"]
@@ -59,12 +55,10 @@ def pack_policy(module: "RLModule", state: State) -> bytes:
     from ray.rllib.core import DEFAULT_MODULE_ID
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
-    learnt = state[MODULES]
+    learnt = dict(state[MODULES])
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "policy"
-        module.save_to_path(
-            folder, state=dict(learnt) if isinstance(module, MultiRLModule) else learnt[DEFAULT_MODULE_ID]
-        )
+        module.save_to_path(folder, state=learnt if isinstance(module, MultiRLModule) else learnt[DEFAULT_MODULE_ID])
         (folder / STATE_FILE).write_bytes(packed_state(state))
         return Path(shutil.make_archive(f"{place}/packed", "zip", folder)).read_bytes()
 
@@ -73,9 +67,8 @@ def packed_state(state: Mapping[str, Any]) -> bytes:
     """Return a state as bytes; of what is no plain value, as a connector of one's own may have, only its name."""
 
     def plain(value: Any) -> Any:
-        if isinstance(value, np.generic):
-            value = value.item()
-            return value if isinstance(value, (bool, int, float, str)) else plain(value)
+        if isinstance(value, np.generic) and isinstance(number := value.item(), (bool, int, float, str)):
+            return number
         if isinstance(value, np.ndarray) and value.dtype != object:
             stream = io.BytesIO()
             np.save(stream, value, allow_pickle=False)
@@ -88,11 +81,7 @@ def packed_state(state: Mapping[str, Any]) -> bytes:
 
 
 def read_state(checkpoint: Path) -> State:
-    """Return what a runner must know to act as a policy does; whether to trust the folder is the caller's to ask.
-
-    Raises:
-        RecordError: There is no such file, it cannot be read, or it is no state of a policy.
-    """
+    """Return what a runner must know to act as a policy does; a `RecordError` says why the folder holds no such."""
 
     def value_of(code: int, content: memoryview) -> Any:
         if code != _ARRAY:
@@ -115,8 +104,8 @@ def read_state(checkpoint: Path) -> State:
     return state
 
 
-def module_of(experiment: "Experiment", state: State) -> "RLModule":
-    """Return the network of a space with the numbers of a policy, without its value function, as the runners have it.
+def module_of(config: "AlgorithmConfig", state: State) -> "RLModule":
+    """Return the network of a study with the numbers of a policy, without its value function, as the runners have it.
 
     Raises:
         RecordError: The numbers are of another network than the space's.
@@ -126,20 +115,17 @@ def module_of(experiment: "Experiment", state: State) -> "RLModule":
 
     from study.trial.experiment import with_spaces
 
-    config = with_spaces(experiment.config)
+    config = with_spaces(config)
     weights = {name: torch.from_numpy(np.array(each)) for name, each in state[MODULES][DEFAULT_MODULE_ID].items()}
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.ERROR)
     both = (config.observation_space, config.action_space)
     with torch.random.fork_rng(devices=()):
         module: RLModule = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
-    shapes, given = (
-        {name: tuple(value.shape) for name, value in each.items()} for each in (module.state_dict(), weights)
-    )
-    if wrong := [name for name in sorted({*shapes, *given}) if shapes.get(name) != given.get(name)]:
-        what = "the environment" if experiment.judged is None else experiment.judged.id
-        rule = f"the policy must fit {what} and the network of the space"
-        got = f"another one: {wrong[0]} is {given.get(wrong[0])}, must be {shapes.get(wrong[0])}"
-        raise RecordError(where="checkpoint", rule=rule, got=got, fix="Name the space that it was trained in.")
-    module.load_state_dict(weights)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:  # which names what differs
+        rule, got = "the policy must fit the environment and the network of the space", one_line(str(error), 300)
+        fix = "Name the space that it was trained in."
+        raise RecordError(where="checkpoint", rule=rule, got=got, fix=fix) from error
     return module

@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -34,21 +34,21 @@ from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTor
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.runner import RunnerReport
 from study.trial.evaluation import evaluate
-from study.trial.experiment import Experiment, experiment_of
+from study.trial.experiment import configuration_of
 from study.trial.failures import SteadyThread, described, of_runner, original
-from study.trial.measure import NodeWatch, Place, StepMeasurement, Watch, custom_metrics, iteration_metrics
+from study.trial.measure import NodeWatch, Place, TrialResult, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
-from study.trial.messages import TrialConfig, TrialResult
 from study.trial.policy import pack_policy, state_of
+
+if TYPE_CHECKING:
+    from study.trial.trainable import TrialConfig
 
 
 class TrialRun:
     """A trial that is running. `close` must be called whatever happened."""
 
-    def __init__(self, config: TrialConfig, *, started_s: float) -> None:
-        """Build the algorithm and wait until every runner is ready.
-
-        The trial began at `started_s` of `time.perf_counter()`.
+    def __init__(self, config: "TrialConfig", *, started_s: float) -> None:
+        """Build the algorithm and wait until every runner is ready; it began at `started_s` of `time.perf_counter()`.
 
         Raises:
             TrialError: The environment does not work here, RLlib refuses the configuration, the runners are not up in
@@ -57,12 +57,12 @@ class TrialRun:
         self._spec, self._asked = config.spec, config.started
         asked, resources = self._asked, config.spec.resources
         torch.set_num_threads(resources.num_cpus_for_main_process)
-        self._experiment = experiment_of(self._spec, script=config.script, waits=asked.execution == "real")
-        wanted = apply(self._experiment, self._spec, setting=asked.setting, seed=asked.seed, execution=asked.execution)
+        self._base = configuration_of(self._spec, script=config.script, waits=asked.execution == "real")
+        wanted = apply(self._base, self._spec, setting=asked.setting, seed=asked.seed, execution=asked.execution)
         self._thread, self._closed = SteadyThread(), False
         self._algorithm = _build(wanted, self._thread, timeout_s=resources.startup_timeout_s)
         try:
-            places, built = read_built(self._algorithm, self._spec, asked, self._experiment, started_s=started_s)
+            places, built = read_built(self._algorithm, self._spec, asked, started_s=started_s)
             self._nodes = NodeWatch(places, self._actor_of, driver=config.driver)
         except BaseException:
             self.close()
@@ -83,10 +83,7 @@ class TrialRun:
     def advance(self) -> TrialResult:
         """Train one iteration, or evaluate where a point of the budget was passed; return what is to be recorded.
 
-        A trial of a throughput study has neither evaluations nor a policy.
-
-        Raises:
-            TrialError: The trial cannot go on.
+        A trial of a throughput study has neither evaluations nor a policy. A `TrialError` ends the trial.
         """
         policy = None
         if self._evaluates:
@@ -95,10 +92,8 @@ class TrialRun:
         else:
             self._train()
         records, self._new = tuple(self._new), []
-        loads = () if self._evaluates else self._node_loads
-        return TrialResult(
-            records=records, progress=self._progress, evaluates=self._evaluates, policy=policy, node_loads=loads
-        )
+        done, loads = self._progress >= 1 and not self._evaluates, self._node_loads
+        return TrialResult(records=records, progress=self._progress, done=done, policy=policy, node_loads=loads)
 
     def _train(self) -> None:
         if self._iteration == WARMUP_ITERATIONS:
@@ -113,7 +108,7 @@ class TrialRun:
             self._algorithm.pause()
             self._progress = self._progress_now()
         used = self._watch.stop()
-        step = dataclasses.replace(self._last_step, used=used)
+        step = dataclasses.replace(self._algorithm.last_step, used=used)
         self._iteration += 1
         self._env_steps += step.env_steps
         self._wall_time_s += used.wall_time_s
@@ -124,10 +119,9 @@ class TrialRun:
     def _evaluate(self) -> bytes | None:
         """Evaluate; return the policy where it is the final one."""
         state = state_of(self._algorithm)
-        found = evaluate(self._experiment, state, self._spec, first_episode=self._asked.first_episode)
-        values: dict[str, Any] = {"num_cut": found.num_cut, "eval_time_s": found.eval_time_s}
-        returns = list(found.returns)
-        self._new.append(Evaluation(**self._reached, progress=self._progress, returns=returns, **values))
+        found = evaluate(self._base, state, self._spec, first_episode=self._asked.first_episode)
+        values: dict[str, Any] = found._asdict() | {"returns": [*found.returns]}
+        self._new.append(Evaluation(**self._reached, progress=self._progress, **values))
         if self._progress < 1:
             return None
         return pack_policy(self._algorithm.env_runner_group.local_env_runner.module, state)
@@ -142,17 +136,12 @@ class TrialRun:
             "wall_time_s": self._wall_time_s,
         }
 
-    @property
-    def _last_step(self) -> StepMeasurement:
-        assert self._algorithm.last_step is not None
-        return self._algorithm.last_step
-
     def _progress_now(self) -> float:
         """Return the progress with the iteration that is running, by its clock so far."""
         return progress_of(
             self._spec.budget,
             self._asked.iterations,
-            env_steps=self._env_steps + self._last_step.env_steps,
+            env_steps=self._env_steps + self._algorithm.last_step.env_steps,
             iterations=self._iteration + 1,
             time_s=self._wall_time_s + self._watch.elapsed_s(),
         )
@@ -191,33 +180,30 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
 
 
 def read_built(
-    algorithm: MeasuredAlgorithm, spec: StudySpec, asked: TrialStarted, experiment: Experiment, *, started_s: float
+    algorithm: MeasuredAlgorithm, spec: StudySpec, asked: TrialStarted, *, started_s: float
 ) -> tuple[list[Place], TrialBuilt]:
     """Wait for the processes of a trial; return where they are, the main one first, and the record of what was built.
 
-    The trial began at `started_s` of `time.perf_counter()`.
-
-    Raises:
-        TrialError: A process did not answer in time, or what was built is not what was asked.
+    A `TrialError` says that a process did not answer in time, or that what was built is not what was asked.
     """
     resources, is_remote = spec.resources, algorithm.config.num_env_runners > 0
     reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
-    if experiment.judged is not None:
-        effective["evaluation_backend"] = experiment.judged.backend
+    if spec.script is None:
+        effective["evaluation_backend"] = spec.environment.backend
     if wrong := differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
     algorithm.learners_used()  # start-up is no training
-    cpus, learners = resources.num_cpus_per_learner, list[Place]()
-    if algorithm.config.num_learners:
-        learners = algorithm.ask_learners(lambda _: Place(process="learner", num_cpus=cpus))
     stepped_here = () if is_remote else reports[0].place.runners
     main = Place(process="main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
     places = [main, *(report.place for report in reports if is_remote)]
-    places += [dataclasses.replace(place, number=number) for number, place in enumerate(learners, start=1)]
+    if algorithm.config.num_learners:
+        cpus = resources.num_cpus_per_learner
+        learners = algorithm.ask_learners(lambda _: Place(process="learner", num_cpus=cpus))
+        places += [dataclasses.replace(place, number=number) for number, place in enumerate(learners, start=1)]
     built = TrialBuilt(
         trial=asked.trial,
         attempt=asked.attempt,
@@ -252,7 +238,6 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         "num_sampling_processes": len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
         "num_learners": config.num_learners,
-        "sample_timeout_s": config.sample_timeout_s,
         "normalize_actions": bool(config.normalize_actions),
         "clip_actions": bool(config.clip_actions),
         "torch_threads_main": torch.get_num_threads(),
@@ -273,22 +258,18 @@ def _one_or_all(values: list[Any]) -> Any:
 
 
 def _learner_values(learner: Learner) -> dict[str, Any]:
-    """Return the values of a learner; of several policies one where all agree, else each.
-
-    What is overridden for a module is no value of the whole.
-    """
+    """Return the values of a learner; of several policies one where all agree, else each."""
     found: dict[str, list[Any]] = {}
     for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
-        own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})
+        own = learner.config.algorithm_config_overrides_per_module.get(module_id, {})  # no values of the whole
         for name, value in _values_of_module(learner, module_id).items():
             if attribute(name) not in own:
                 found.setdefault(name, []).append(value)
-    platform = getattr(learner, "jax_platform", None)
     return {
         **{name: _one_or_all(values) for name, values in found.items()},
         FRAGMENT: PARAMETERS[FRAGMENT].value_in(learner.config),
         "device": str(learner.device),
-        **({} if platform is None else {"jax_platform": platform}),
+        "jax_platform": getattr(learner, "jax_platform", None),
         # Ray Train wraps the class of a learner that is an actor.
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
@@ -309,8 +290,8 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         values["kl_coeff"] = 0.0
     elif module_id in getattr(learner, "curr_kl_coeffs_per_module", {}):
         values["kl_coeff"] = float(learner.curr_kl_coeffs_per_module[module_id].item())
-    if module_id in getattr(learner, "entropy_coeff_schedulers_per_module", {}):
-        values["entropy_coeff"] = float(learner.entropy_coeff_schedulers_per_module[module_id].get_current_value())
+    if (schedule := getattr(learner, "entropy_coeff_schedulers_per_module", {}).get(module_id)) is not None:
+        values["entropy_coeff"] = float(schedule.get_current_value())
     optimizers = [optimizer for _, optimizer in learner.get_optimizers_for_module(module_id)]
     if len(optimizers) == 1:
         values["lr"] = float(optimizers[0].param_groups[0]["lr"])

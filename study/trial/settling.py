@@ -1,7 +1,4 @@
-"""What a study settles once, before its first trial, in the place of every trial: what `auto` stands for.
-
-All sessions and nodes of a study keep it.
-"""
+"""What `auto` stands for in a study, settled once before its first trial; all its sessions and nodes keep it."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,28 +17,26 @@ def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], 
     Raises:
         SpaceError: None may share a process, and the study would let several do so.
     """
+    name = f"'{spec.environment.id}'"
     sharing = sharing_of(spec.environment) if spec.environment.process == "auto" else "harmless"
     if sharing == "unknown":
         note(
-            f"'{spec.environment.id}' does not play the same episode twice with the same seed, so that nobody can see "
-            "whether several in one process disturb each other. If it keeps state in its process, set "
-            "environment.process=own."
+            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
+            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
         )
     if sharing != "wrong":
         return spec
     own = in_own_processes(spec)
     if faults := [*tables(own)]:
         raise SpaceError(source, faults)
-    note(
-        f"'{spec.environment.id}' plays another episode where a second one is in its process, so that no two share one."
-    )
+    note(f"{name} plays another episode where a second one is in its process, so that no two share one.")
     return own
 
 
 def with_lasting_learner(
     spec: StudySpec, *, is_new: bool, jax_obstacle: str, source: str, note: Callable[[str], None]
 ) -> StudySpec:
-    """Return the spec with the learner that `auto` stands for: all sessions and nodes of a study have the same one.
+    """Return the spec with the learner that `auto` stands for.
 
     Args:
         spec: The space as it was asked for; of a resumed study with what was settled (`StudyIdentity.settle`).

@@ -1,27 +1,59 @@
-"""The Tune trainable: a thin shell around `study.trial.run`. Imports Ray Tune; RLlib only inside a trial.
+"""A trial under Ray Tune: what it is told, and its process. RLlib is imported inside a trial only.
 
 The driver imports this module, and a driver without RLlib starts two seconds earlier.
 """
 
+import functools
 import os
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import PlacementGroupFactory, Trainable
 
 from study.errors import StudyError, TrialError, TrialLostError
-from study.machine.host import forget_trial
+from study.machine.host import forget_trial, machine_key
 from study.planning import processes
+from study.records.records import TrialStarted
 from study.space.parameters import SCALE
+from study.space.spec import StudySpec
 from study.trial.failures import TRACEBACKS, causes, described, node_was_lost, original, place_of, was_lost
-from study.trial.messages import TRIAL, TrialConfig
+from study.trial.measure import RESULT
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
 
+TRIAL = "trial"
+"""Key of the `TrialConfig` in a configuration of Tune."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialConfig:
+    """What a trial is to do.
+
+    Attributes:
+        space: `StudySpec.to_json()` as text, since Tune copies and sends a configuration with each result.
+        started: Its record: setting, seed, limit, how it runs.
+        driver: Machine and process of the driver, which makes this value.
+        script: Of a space with `config`: the script's configuration, as `study.trial.experiment.pickled` returns it.
+    """
+
+    space: str
+    started: TrialStarted
+    driver: tuple[str, int] = field(default_factory=lambda: (machine_key(), os.getpid()))
+    script: bytes | None = None
+
+    @property
+    def spec(self) -> StudySpec:
+        """The space."""
+        return _parsed(self.space)
+
+
+_parsed = functools.lru_cache(maxsize=16)(StudySpec.model_validate_json)
+
 
 class StudyTrial(Trainable):
-    """One trial of a study: its configuration holds a `TrialConfig`, and each result is a packed `TrialResult`."""
+    """One trial of a study: its configuration holds a `TrialConfig`, and each result a `TrialResult`."""
 
     _run: "TrialRun | None" = None
 
@@ -30,9 +62,8 @@ class StudyTrial(Trainable):
         """Return one bundle for each process: the main one, those that step environments, the learners."""
         asked: TrialConfig = config[TRIAL]
         wanted = processes(asked.spec, int(asked.started.setting[SCALE]), asked.started.execution)
-        return PlacementGroupFactory(
-            [process.bundle for process in wanted], strategy=asked.spec.resources.placement.upper()
-        )
+        strategy = asked.spec.resources.placement.upper()
+        return PlacementGroupFactory([process.bundle for process in wanted], strategy=strategy)
 
     def setup(self, config: dict[str, Any]) -> None:
         """Start the clock of the start-up, not that of the process, which may be older; fix the number of threads.
@@ -45,11 +76,7 @@ class StudyTrial(Trainable):
         os.environ["OMP_NUM_THREADS"] = str(self._asked.spec.resources.num_cpus_for_main_process)
 
     def step(self) -> dict[str, Any]:
-        """Train one iteration, or evaluate, and return its records.
-
-        Raises:
-            TrialError: With one line that says what went wrong; the cause is chained.
-        """
+        """Train one iteration, or evaluate, and return its records; a `TrialError` says in a line what went wrong."""
         try:
             if self._run is None:
                 from study.trial.run import TrialRun
@@ -58,15 +85,12 @@ class StudyTrial(Trainable):
             result = self._run.advance()
             if result.done:
                 self.cleanup()  # Tune does not call it where the next trial gets this process
-            return result.packed()
+            return {RESULT: result, "done": result.done}
         except Exception as error:
             raise failure(error) from error
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Begin another trial in this process, where RLlib and torch are imported already.
-
-        Tune asks for it (`reuse_actors`) when the next trial reserves the same.
-        """
+        """Begin another trial that reserves the same in this process, where RLlib and torch are imported already."""
         self.cleanup()
         forget_trial()
         self.setup(new_config)
@@ -81,11 +105,10 @@ class StudyTrial(Trainable):
 
 def failure(error: Exception) -> TrialError:
     """Return what ended a trial as one line, with the line of a person's own code, and whether the trial was lost."""
-    told = error if isinstance(error, StudyError) else None
     kind = TrialLostError if isinstance(error, TrialLostError) or was_lost(error) else TrialError
-    if told is not None:
-        parts = {"where": told.where, "rule": told.rule, "got": told.got, "fix": told.fix}
-        made = kind(" ".join(str(told).split()), **parts)
+    if isinstance(error, StudyError):
+        parts = {"where": error.where, "rule": error.rule, "got": error.got, "fix": error.fix}
+        made = kind(" ".join(str(error).split()), **parts)
     else:
         fix = f"Its traceback is in {TRACEBACKS}."
         made = kind(where="trial", rule="must not fail", got=described(original(error)), fix=fix)

@@ -121,8 +121,8 @@ def _trial(own: dict[str, str], options: argparse.Namespace, *, seed: int) -> di
     from study.space.parameters import SCALE
     from study.space.parsing import Source, parse_space
     from study.space.settings import runnable
-    from study.trial.messages import TrialConfig
     from study.trial.run import TrialRun
+    from study.trial.trainable import TrialConfig
     from tests.integration.trials import asked
 
     floor, reference, target = RETURNS[options.env]

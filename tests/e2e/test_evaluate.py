@@ -41,13 +41,6 @@ def folder(place):
     return place / "studies" / "tiny"
 
 
-@pytest.fixture(scope="module")
-def recorded(folder):
-    """Trial -> returns of its final evaluation."""
-    ends = [each for each in records(folder) if isinstance(each, Evaluation) and each.progress >= 1]
-    return {each.trial: each.returns for each in ends}
-
-
 def evaluated(*words):
     """Run the command in this process; return what it says as JSON."""
     done = CliRunner().invoke(cli.app, ["evaluate", *map(str, words), "--json"], catch_exceptions=False)
@@ -55,7 +48,9 @@ def evaluated(*words):
     return json.loads(done.stdout)
 
 
-def test_the_recorded_final_evaluation_comes_out_return_by_return(folder, recorded):
+def test_the_recorded_final_evaluation_comes_out_return_by_return(folder):
+    ends = [each for each in records(folder) if isinstance(each, Evaluation) and each.progress >= 1]
+    recorded = {each.trial: each.returns for each in ends}
     assert sorted(recorded) == [0, 1]
     for trial, returns in recorded.items():
         found = evaluated(folder, "--trial", trial)

@@ -44,9 +44,7 @@ if __name__ == "__main__":
 
 PARTS = """
 import os
-
 from ray.rllib.connectors.env_to_module import MeanStdFilter
-
 
 def connect(env=None, spaces=None, device=None):
     assert os.environ["DIFFICULTY"] == "hard"
@@ -76,8 +74,7 @@ def place(tmp_path_factory):
 
 
 def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
-    folder = place / "studies" / "own"
-    (recorded,) = [each for each in records(folder) if isinstance(each, Evaluation)]
+    (recorded,) = [each for each in records(place / "studies" / "own") if isinstance(each, Evaluation)]
     done = run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.mp4"), place)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -86,10 +83,9 @@ def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
 
 
 def test_the_callback_s_metric_is_in_the_records_and_in_mlflow(place):
-    folder = place / "studies" / "own"
-    logged = [each.metrics["custom/longest"] for each in records(folder) if isinstance(each, Iteration)]
-    assert len(logged) == 3
-    assert all(value > 0 for value in logged)
+    iterations = [each for each in records(place / "studies" / "own") if isinstance(each, Iteration)]
+    logged = [each.metrics["custom/longest"] for each in iterations]
+    assert len(logged) == 3 and all(value > 0 for value in logged)
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
     runs = client.search_runs([each.experiment_id for each in client.search_experiments()])
     (trial,) = [each for each in runs if any(name.endswith("custom/longest") for name in each.data.metrics)]

@@ -95,6 +95,9 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
     monkeypatch.chdir(driver.place)
     assert "Continue that study with --resume" in typed("run", "space.yaml")
     assert "parameters.num_epochs" in typed("run", "space.yaml", "--resume", "--set", "parameters.num_epochs=3")
+    before = (driver.folder / "records.jsonl").read_bytes()
+    assert "space: complete" in typed("run", "space.yaml", "--resume", "--trials", "3")
+    assert (driver.folder / "records.jsonl").read_bytes() == before  # nothing is left to run: no session, no Ray
     driver.assert_whole(3)
 
     assert not (driver.folder / "tensorboard").exists()

@@ -23,8 +23,8 @@ from study.space.parameters import PARAMETERS, attribute
 from study.space.settings import runnable
 from study.space.spec import StudySpec
 from study.trial.experiment import pickled
-from study.trial.messages import TrialConfig
 from study.trial.run import TrialRun
+from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
 from tests.script_facts import script_spec
@@ -85,12 +85,9 @@ def test_callbacks_connectors_and_networks_of_a_script_run_and_log() -> None:
         results = play(trial)
     (built,), iterations = of_kind(results, "trial_built"), of_kind(results, "iteration")
     assert built.effective["lr"] == pytest.approx(0.002)
-    assert built.effective["runner_class"] == "StockEnvRunner"
-    assert built.effective["learner_class"] == "OwnLearner"
+    assert (built.effective["runner_class"], built.effective["learner_class"]) == ("StockEnvRunner", "OwnLearner")
     for iteration in iterations:
-        assert iteration.metrics["custom/own_length"] > 0
-        assert iteration.metrics["sampling_time_s"] > 0
-        assert iteration.metrics["learning_time_s"] > 0
+        assert all(iteration.metrics[name] > 0 for name in ("custom/own_length", "sampling_time_s", "learning_time_s"))
     # What is logged once the results are made belongs to the next ones.
     assert iterations[-1].metrics["custom/own_level"] == 3
     assert not [name for name in iterations[0].metrics if name.startswith("custom/") and "own" not in name]

@@ -63,12 +63,12 @@ def test_nothing_goes_on_beside_an_evaluation(monkeypatch: pytest.MonkeyPatch) -
     """Two runners of 100 steps a second; each batch is learnt from twice, 0.4 s each time, the second one late."""
     seen = []
 
-    def slow_evaluation(experiment: Any, state: Any, *arguments: Any, **options: Any) -> Any:
+    def slow_evaluation(config: Any, state: Any, *arguments: Any, **options: Any) -> Any:
         before = trial._algorithm.ask_learners(lambda learner: learner.learnt_so_far())
-        result = evaluate(experiment, state, *arguments, **options)
+        result = evaluate(config, state, *arguments, **options)
         time.sleep(1.0)
         after = trial._algorithm.ask_learners(lambda learner: learner.learnt_so_far())
-        evaluated = {name: np.array(value) for name, value in module_of(experiment, state).get_state().items()}
+        evaluated = {name: np.array(value) for name, value in module_of(config, state).get_state().items()}
         seen.append((before, after, evaluated, weights_of(trial)))
         return result
 

@@ -1,6 +1,8 @@
 """What every environment runner promises, and what only the batched one does. Runners live in this process."""
 
+import functools
 import itertools
+import re
 from typing import Any
 
 import gymnasium
@@ -18,8 +20,7 @@ from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import lane_seed
-from study.trial.experiment import OfGymnasium
-from study.trial.measured import check_runner
+from study.trial.experiment import of_gymnasium
 from tests.environments import Plain
 from tests.integration.trials import built_config
 from tests.spaces import spec
@@ -122,7 +123,7 @@ def test_a_measured_sample_counts_what_it_returns(kind: str) -> None:
     assert sum(each.episode_len_sum for _, _, each in samples) == sum(returns)  # CartPole pays 1 a step
     for episodes, (metrics,), measurement in samples:
         assert measurement.env_steps == sum(map(len, episodes)) == metrics[NUM_ENV_STEPS_SAMPLED].peek()
-        assert (measurement.error, measurement.runner, measurement.num_runners) == ("", 1, 1)
+        assert (measurement.failure, measurement.runner, measurement.num_runners) == (None, 1, 1)
 
 
 def test_weights_are_set_and_followed(kind: str) -> None:
@@ -144,18 +145,18 @@ def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
     assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
-    assert "tests/environments.py" in measurement.traceback
-    with pytest.raises(TrialError, match=r"planted fault at step 5 \(environments.py, line \d+, in happens\)"):
-        check_runner(measurement)
+    assert isinstance(measurement.failure, TrialError)
+    assert re.search(r"planted fault at step 5 \(environments.py, line \d+, in happens\)", measurement.failure.got)
+    assert "tests/environments.py" in "".join(measurement.failure.__notes__)
 
 
 def test_what_is_not_finite_is_reported(kind: str) -> None:
     runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
-    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].error
+    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].failure.got
     for numbers in (False, True) if kind == "batched" else ():  # not blamed on the policy
         given = {"environment__id": "tests.environments:NanObservation", "environment__kwargs": {"numbers": numbers}}
         runner = one(kind, **given)
-        assert "observations must be finite" in runner.measured_sample()[2].error
+        assert "observations must be finite" in runner.measured_sample()[2].failure.got
 
 
 # --- the batched runner alone --------------------------------------------------------------------------------------
@@ -190,8 +191,8 @@ def test_a_policy_that_diverged_is_found(environment: dict[str, Any]) -> None:
     state = {name: np.asarray(value) * np.nan for name, value in runner.module.get_state().items()}
     runner.set_state({"rl_module": state})
     measurement = runner.measured_sample()[2]
-    assert "the training diverged" in measurement.error
-    assert measurement.fix == "Lower lr, clip_param or num_epochs, or scale what is observed."
+    assert "the training diverged" in measurement.failure.got
+    assert measurement.failure.fix == "Lower lr, clip_param or num_epochs, or scale what is observed."
 
 
 class Sized(Plain):
@@ -211,7 +212,7 @@ def test_an_environment_of_a_script_gets_its_env_config(given_as: str) -> None:
     elif given_as == "name in Gymnasium":
         environment = "Sized-v0"
         gymnasium.register(environment, entry_point=Sized)
-        register_env(environment, OfGymnasium(gymnasium.spec(environment)))
+        register_env(environment, functools.partial(of_gymnasium, gymnasium.spec(environment)))
     config = PPOConfig().environment(environment, env_config={"size": 3})
     runner = BatchedEnvRunner(config=config, worker_index=1, num_workers=2)
     assert runner.env.single_observation_space.shape == (3,)

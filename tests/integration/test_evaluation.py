@@ -31,9 +31,10 @@ from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import EvaluationResult, evaluate, runner_of
-from study.trial.experiment import Experiment, experiment_of, with_spaces
+from study.trial.experiment import configuration_of, with_spaces
 from study.trial.policy import pack_policy, read_state, state_of
 from tests.environments import Plain
+from tests.script_facts import as_of_script
 from tests.spaces import spec
 
 Built = tuple[StudySpec, PPOConfig, RLModule]
@@ -45,12 +46,10 @@ def evaluate_module(
     module: RLModule | None, space: StudySpec, *, config: AlgorithmConfig | None = None, **options: Any
 ) -> EvaluationResult:
     """Play the episodes as a trial does; `config` is that of the network, where it is not the space's own."""
-    judged = space.evaluated_environment
     if module is None:
-        return evaluate(Experiment(config=PPOConfig(), judged=judged), None, space, **options)
-    config = config or experiment_of(space, spaces=probe(space.environment, "")).config
-    state = {"rl_module": {"default_policy": module.get_state()}}
-    return evaluate(Experiment(config=config, judged=judged), state, space, **options)
+        return evaluate(PPOConfig(), None, space, **options)
+    config = config or configuration_of(space, spaces=probe(space.environment, ""))
+    return evaluate(config, {"rl_module": {"default_policy": module.get_state()}}, space, **options)
 
 
 def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:
@@ -90,46 +89,34 @@ def test_evaluation_leaves_the_generators_alone() -> None:
 @pytest.mark.parametrize(("env_id", "limit", "num_cut"), [("Endless", 11, 5), ("Plain", 20, 0)])
 def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str, limit: int, num_cut: int) -> None:
     space, config, module = build(f"tests.environments:{env_id}", evaluation__max_episode_steps=limit)
-    result = evaluate_module(module, space, config=config)
-    assert (result.returns, result.num_cut) == ((float(limit),) * 5, num_cut)
+    assert evaluate_module(module, space, config=config)[:2] == ((float(limit),) * 5, num_cut)
 
 
 @pytest.mark.parametrize(
-    ("env_id", "changes", "message"),
+    ("env_id", "kwargs", "message"),
     [
-        (
-            "NanReward",
-            {"environment__kwargs": {"at_step": 3}},
-            "rewards must be finite, got nan at step 3 of episode 7",
-        ),
+        ("NanReward", {"at_step": 3}, "rewards must be finite, got nan at step 3 of episode 7"),
         ("NanObservation", {}, "observations must be finite, got nan or inf at step 10 of episode 7"),
-        ("Raises", {"environment__kwargs": {"at_step": 3}}, r"in happens\) at step 3 of episode 7"),
-        (
-            "Hangs",
-            {"environment__kwargs": {"at_step": 3}, "resources__sample_timeout_s": 0.5},
-            r"5 episodes must end within sample_timeout_s=0.5 s",
-        ),
+        ("Raises", {"at_step": 3}, r"in happens\) at step 3 of episode 7"),
+        ("Hangs", {"at_step": 3}, r"5 episodes must end within sample_timeout_s=0.5 s"),
     ],
 )
-def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, changes: dict[str, Any], message: str) -> None:
+def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, kwargs: dict[str, Any], message: str) -> None:
+    changes = {"environment__kwargs": kwargs, "resources__sample_timeout_s": 0.5 if env_id == "Hangs" else 60.0}
     space, config, module = build(f"tests.environments:{env_id}", **changes)
     for policy in (module, None):
         with pytest.raises(TrialError, match=message):
             evaluate_module(policy, space, config=config, first_episode=7)
 
 
-def test_a_policy_without_finite_outputs_ends_the_trial() -> None:
+def test_a_policy_that_diverged_or_is_of_another_space_is_refused() -> None:
     space, config, module = build("CartPole-v1")
+    with pytest.raises(RecordError, match=r"must fit the environment .*, got .*encoder\."):
+        evaluate_module(module, spec(environment__id="Acrobot-v1"))
     for parameter in module.parameters():
         parameter.data *= float("nan")
     with pytest.raises(TrialError, match="the training diverged"):
         evaluate_module(module, space, config=config)
-
-
-def test_a_policy_of_another_space_is_refused_by_what_differs() -> None:
-    _, _, module = build("CartPole-v1")
-    with pytest.raises(RecordError, match=r"must fit Acrobot-v1 .*, got another one: encoder\.\S+ is .*, must be "):
-        evaluate_module(module, spec(environment__id="Acrobot-v1"))
 
 
 class Noted(Plain):
@@ -157,11 +144,9 @@ class Five(Noted):
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of every episode that a policy draws, shape (episodes, steps, ...)."""
     space, config, module = built
-    changes = {"stochastic": True, "seed": seed}
+    asked = space.evaluation.model_copy(update={"stochastic": True, "seed": seed})
     Noted.played.clear()
-    evaluate_module(
-        module, space.model_copy(update={"evaluation": space.evaluation.model_copy(update=changes)}), config=config
-    )
+    evaluate_module(module, space.model_copy(update={"evaluation": asked}), config=config)
     return np.array(Noted.played)
 
 
@@ -204,39 +189,27 @@ def test_random_actions_are_uniform_in_every_step_and_after_every_action() -> No
 
 
 def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
-    changes: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
-    assert evaluate_module(None, spec(**changes)).returns == (30.0,) * 3
-    short = evaluate_module(None, spec(**changes, evaluation__kwargs={"length": 12}))
-    assert (short.returns, short.num_cut) == ((12.0,) * 3, 0)
-    cut = evaluate_module(None, spec(**changes, evaluation__max_episode_steps=11))
-    assert (cut.returns, cut.num_cut) == ((11.0,) * 3, 3)
+    given: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
+    asked = ({}, {"evaluation__kwargs": {"length": 12}}, {"evaluation__max_episode_steps": 11})
+    results = [evaluate_module(None, spec(**given, **changes)) for changes in asked]
+    expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((11.0,) * 3, 3)]
+    assert [(each.returns, each.num_cut) for each in results] == expected
 
 
-SPACE = """
-environment: {id: CartPole-v1}
-parameters: {num_env_runners: [1, 2]}
-budget: {env_steps: 2000}
-search: {num_trials: 2}
-evaluation: {episodes: 70}
-"""
+def test_the_command_plays_at_random_in_a_space_that_has_no_floor(tmp_path: Path) -> None:
+    (file := tmp_path / "space.yaml").write_text(
+        "{environment: {id: CartPole-v1}, parameters: {num_env_runners: 1}, budget: {env_steps: 2000}, "
+        "search: {num_trials: 2}, evaluation: {episodes: 70}}"
+    )
 
+    def told(*words: Any) -> Any:
+        words = ("evaluate", str(file), "--random", "--json", *words)
+        return json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
 
-def test_the_command_measures_the_floor_of_a_space_that_has_none(tmp_path: Path) -> None:
-    file = tmp_path / "space.yaml"
-    file.write_text(SPACE)
-
-    def told(*words: Any) -> str:
-        done = CliRunner().invoke(cli.app, ["evaluate", str(file), "--random", *words], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    found = json.loads(told("--json"))
+    found, few = told(), told("--episodes", "9")
     assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
-    few = json.loads(told("--json", "--episodes", "9"))
     assert few["returns"] == found["returns"][:9]
-    assert json.loads(told("--json", "--episodes", "9", "--seed", "3"))["returns"] != few["returns"]
-    last = told().splitlines()[-1]
-    assert last.startswith(f"floor: {found['suggested_floor']:g}  # random policy: ")
+    assert told("--episodes", "9", "--seed", "3")["returns"] != few["returns"]
 
 
 # --- played by RLlib's runner -----------------------------------------------------------------------------------------
@@ -248,7 +221,7 @@ def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmCon
 
 
 def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
-    return evaluate(Experiment(config=config, runner_obstacle="RLlib's runner plays"), state, space, **options)
+    return evaluate(config, state, as_of_script(space, runner_obstacle="RLlib's runner plays"), **options)
 
 
 def state_in(config: AlgorithmConfig) -> dict[str, Any]:
@@ -284,7 +257,7 @@ def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
     for name in ("MAX_LANES", "MAX_SIDE_BY_SIDE"):  # one at a time: a matrix product has the same shape in both
         monkeypatch.setattr(evaluation, name, 1)
     learnt = {"rl_module": {"default_policy": state["rl_module"]}}  # as a learner has it
-    ours = evaluate(Experiment(config=with_spaces(config), judged=space.environment), learnt, space, first_episode=4)
+    ours = evaluate(with_spaces(config), learnt, space, first_episode=4)
     theirs = played(config, state, space, first_episode=4)
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert theirs.num_cut == ours.num_cut
@@ -310,14 +283,15 @@ class Recalls(gymnasium.Env):
         return np.array([0, self.steps / 10], np.float32), reward, self.steps == 4, False, {}
 
 
-def test_states_of_a_recurrent_module_belong_to_their_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    space = spec(evaluation__episodes=20)
-    config = recurrent()
+def test_states_belong_to_their_episodes_and_own_evaluation_settings_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    space, config = spec(evaluation__episodes=20), recurrent()
     state = state_in(config)
     together = played(config, state, space).returns
     monkeypatch.setattr(evaluation, "MAX_SIDE_BY_SIDE", 1)
     assert played(config, state, space).returns == together
     assert len(set(together)) > 1
+    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
+    assert min(played(config, state, space).returns) < min(together)
 
 
 def test_connectors_have_their_states_and_keep_them() -> None:
@@ -387,15 +361,6 @@ def test_several_agents_are_added_up() -> None:
     cut = played(config, state, spec(evaluation__episodes=20, evaluation__max_episode_steps=3))
     assert (set(cut.returns), cut.num_cut) == ({13.0, 23.0}, sum(total > 23 for total in whole.returns))
     assert played(config, None, space).returns == whole.returns  # at random: the environment pays whatever is done
-
-
-def test_the_script_s_own_evaluation_settings_hold() -> None:
-    space = spec(evaluation__episodes=8)
-    config = configured(Recalls)
-    state = state_in(config)
-    plain = played(config, state, space).returns
-    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
-    assert min(played(config, state, space).returns) < min(plain)
 
 
 class Breaks(Recalls):

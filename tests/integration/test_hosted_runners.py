@@ -24,7 +24,7 @@ from study.adopted.describing import Launch, facts_of
 from study.space.settings import runnable
 from study.trial.experiment import pickled
 from study.trial.measured import Phases
-from study.trial.messages import TrialConfig
+from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play
 from tests.script_facts import script_spec

@@ -18,7 +18,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from study.trial.engine.extensions import ExtendedPPOTorchLearner, NormalizedObservations, ScaledRewards, install
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, TrainBatch
 from study.trial.evaluation import evaluate, runner_of
-from study.trial.experiment import Experiment, with_spaces
+from study.trial.experiment import with_spaces
 from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.integration.test_env_runners import one
 from tests.integration.test_learners import (
@@ -40,6 +40,7 @@ from tests.integration.test_learners import (
     update,
     weights,
 )
+from tests.script_facts import as_of_script
 from tests.spaces import spec
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -337,12 +338,12 @@ def test_evaluations_use_the_frozen_statistics_by_our_lanes_and_by_rllibs_runner
             parameter.data *= 3
         plain = runner.get_state() | {"rl_module": {DEFAULT_MODULE_ID: runner.module.get_state()}}
     state = plain | {"env_to_module_connector": {"NormalizedObservations": statistics.get_state()}}
-    experiments = [Experiment(config=config, runner_obstacle=obstacle) for obstacle in ("", "RLlib's runner plays")]
-    returns = [evaluate(experiment, state, space).returns for experiment in experiments]
-    assert returns[0] == returns[1] == evaluate(experiments[1], state, space).returns
-    assert returns[0] != evaluate(experiments[0], plain, space).returns
+    spaces = [as_of_script(space, runner_obstacle=obstacle) for obstacle in ("", "RLlib's runner plays")]
+    returns = [evaluate(config, state, each).returns for each in spaces]
+    assert returns[0] == returns[1] == evaluate(config, state, spaces[1]).returns
+    assert returns[0] != evaluate(config, plain, spaces[0]).returns
     (tmp_path / STATE_FILE).write_bytes(packed_state(state))
-    assert evaluate(experiments[0], read_state(tmp_path), space).returns == returns[0]
+    assert evaluate(config, read_state(tmp_path), spaces[0]).returns == returns[0]
 
 
 @pytest.mark.parametrize(

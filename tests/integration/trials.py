@@ -11,7 +11,8 @@ import numpy as np
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
-from study.trial.messages import TrialConfig, TrialResult
+from study.trial.measure import TrialResult
+from study.trial.trainable import TrialConfig
 from tests.spaces import spec
 from tests.synthetic import started
 from tests.values import replace
@@ -103,10 +104,10 @@ def config_of(space: StudySpec, *, setting: Any, seed: int = 1, execution: Any =
     """Return RLlib's configuration of a trial of a space."""
     from study.trial.configuration import apply
     from study.trial.engine.envs.probing import probe
-    from study.trial.experiment import experiment_of
+    from study.trial.experiment import configuration_of
 
-    experiment = experiment_of(space, spaces=probe(space.environment, ""))
-    return apply(experiment, space, setting=setting, seed=seed, execution=execution)
+    base = configuration_of(space, spaces=probe(space.environment, ""))
+    return apply(base, space, setting=setting, seed=seed, execution=execution)
 
 
 def live_runners(patience_s: float = 1) -> list[Any]:

@@ -195,28 +195,25 @@ BAD = {  # the problem, and for a fault of a line which one -> script
     + "from ray import tune\ndef make(context): import no_such_simulator\n"
     "tune.register_env('mine', make)\nconfig.environment('mine')",
     (None, "minibatch_size <= train_batch_size"): PPO + "config.training(minibatch_size=10_000)\nconfig.build_algo()",
+    (None, "'missing' must be an AlgorithmConfig, or a function that returns one, got no such name"): (PPO, ":missing"),
+    (None, "must come to its training, got TypeError: make.. missing"): (
+        PPO + "def make(lr): return config\n",
+        ":make",
+    ),
 }
 
 
 @pytest.mark.parametrize(("line", "problem"), BAD)
 def test_what_is_wrong_with_a_script_is_one_line(line, problem, read):
+    given = BAD[line, problem]
     with pytest.raises(SpaceError, match=rf"1 problem\n.*{problem}.*$") as caught:
-        read(BAD[line, problem], where="--config")
+        read(*([given] if isinstance(given, str) else given), where="--config")
     (fault,) = caught.value.faults
     assert fault.fix
     assert fault.where == f"--config: my_train.py, line {line}" if line else "line" not in fault.where
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        (":missing", "'missing' must be an AlgorithmConfig, or a function that returns one, got no such name"),
-        (":make", "my_train.py: must come to its training, got TypeError: make.. missing"),
-    ],
-)
-def test_a_name_that_is_no_configuration_says_so(name, problem, read):
-    with pytest.raises(SpaceError, match=f"1 problem\n  config: {problem}"):
-        read(PPO + "def make(lr): return config\n", name)
-    for text, rule in (("no_such.py", "no such file"), ("my_module:config", "must be a Python file")):
-        with pytest.raises(SpaceError, match=f"1 problem\n  config: {rule}, got '{text}'"):
-            read_script(text)
+@pytest.mark.parametrize(("text", "rule"), [("no_such.py", "no such file"), ("my_module:a", "must be a Python file")])
+def test_a_file_that_is_no_script_is_refused(text, rule):
+    with pytest.raises(SpaceError, match=f"1 problem\n  config: {rule}, got '{text}'"):
+        read_script(text)

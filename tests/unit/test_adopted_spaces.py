@@ -39,40 +39,41 @@ def read_back(text: str, of: ScriptFacts):
     return parse_space(source)
 
 
-def test_runners_batch_and_learning_rate_are_varied_around_the_scripts_values():
+def test_a_space_varies_runners_batch_and_learning_rate_around_the_script_s_values():
     known = facts(stop={"training_iteration": 200})
-    text = space_text(known, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46))
-    spec = read_back(text, known)
+    spec = read_back(space_text(known, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46)), known)
     assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
     assert {name: (domain.low, domain.high, domain.log) for name, domain in spec.tuned.items()} == {
         "train_batch_size": (500, 8000, True),
         "lr": (9e-5, 9e-3, True),
     }
-    assert (spec.budget.env_steps, spec.search.num_trials) == (400_000, 12)
     (baseline,) = spec.search.baselines
     assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 2000, "lr": 0.0009})
-    assert spec.fixed["num_epochs"] == 6  # what the space does not name stays the script's
+    assert (spec.search.num_trials, spec.fixed["num_epochs"]) == (12, 6)  # what the space does not name: the script's
 
 
-def test_a_schedule_is_not_varied_and_what_tune_would_choose_is_said():
-    without = {name: VALUES[name] for name in VALUES if name != "lr"}
-    known = facts(schedules=["lr"], values=without, searched=["broadcast_interval", "gamma"])
+OF_DQN = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr")} | {
+    "train_batch_size": 32
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "batch"),
+    [
+        ({"algorithm": "DQN", "base_algorithm": "DQN", "values": OF_DQN}, (8, 128)),  # of a replay buffer: no lanes
+        ({"algorithm": "VPG", "base_algorithm": "Algorithm"}, None),  # it may not be read
+        ({"schedules": ["lr"], "values": {**VALUES, "lr": None}}, (500, 8000)),
+    ],
+)
+def test_what_can_be_varied_depends_on_the_algorithm_and_on_schedules(changes, batch):
+    known = facts(**changes, searched=["broadcast_interval", "gamma"])
     text = space_text(known, config="my_train.py")
     spec = read_back(text, known)
-    assert (spec.scales, set(spec.tuned)) == ((1, 3, 6), {"train_batch_size"})
+    assert (spec.scales, "lr" in spec.tuned) == ((1, 3, 6), "schedules" not in changes)
+    found = spec.tuned.get("train_batch_size")
+    assert (None if found is None else (found.low, found.high)) == batch
     assert "`broadcast_interval` and `gamma`" in text
-    assert spec.budget.env_steps == 100 * 2000  # its end is not known: a loop of its own is not read
-
-
-def test_a_batch_of_a_replay_buffer_may_be_smaller_and_one_that_may_not_be_read_is_not_varied():
-    of_dqn = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr", "gamma")}
-    known = facts(algorithm="DQN", base_algorithm="DQN", values={**of_dqn, "train_batch_size": 32})
-    spec = read_back(space_text(known, config="my_train.py", runners=(1, 46)), known)
-    assert (spec.tuned["train_batch_size"].low, spec.tuned["train_batch_size"].high) == (8, 128)
-    assert spec.search.baselines[0].parameters == {"train_batch_size": 32, "lr": 0.0009}
-    known = facts(algorithm="VPG", base_algorithm="Algorithm")
-    text = space_text(known, config="my_train.py")
-    assert set(read_back(text, known).tuned) == {"lr"}
+    assert spec.budget.env_steps == 100 * known.values["train_batch_size"]  # its end is not known
 
 
 @pytest.mark.parametrize(
@@ -128,45 +129,18 @@ def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeyp
 # --- what the study sets ----------------------------------------------------------------------------------------------
 
 
-def test_the_script_gives_what_the_space_does_not_say_and_an_equal_value_is_not_set() -> None:
+def test_the_script_gives_what_the_space_does_not_say() -> None:
     spec = script_spec()
     assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
-    setting = runnable(spec, {"num_env_runners": 2, "lr": 0.002})
-    assert setting == {
-        "num_env_runners": 2,
-        "num_envs_per_env_runner": 1,
-        "train_batch_size": 400,
-        "minibatch_size": 100,
-        "num_epochs": 2,
-        "lr": 0.002,
-        "gamma": 0.99,
-        "vf_clip_param": 10.0,
-    }
-    spec = script_spec(
-        parameters={"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
-    )
-    assert runnable(spec, {"num_env_runners": 4})["train_batch_size"] == 400
-
-
-def test_a_recorded_spec_is_read_back_and_another_script_is_another_study() -> None:
-    spec = script_spec()
-    assert read_again(spec) == spec
-    other = script_spec(script_facts(source={"file": "my_train.py", "sha256": "1" * 64}))
-    assert other.digest() != spec.digest()
-
-
-def test_off_policy_batches_have_nothing_to_do_with_lanes() -> None:
-    values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8, "lr": None, "num_epochs": 1}
-    spec = script_spec(
-        script_facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC"),
-        parameters={"num_env_runners": [1, 46]},
-    )
+    own = {name: value for name, value in script_facts().values.items() if value is not None}
+    assert runnable(spec, {"num_env_runners": 2, "lr": 0.002}) == {**own, "lr": 0.002}
+    varied = {"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
+    assert runnable(script_spec(parameters=varied), {"num_env_runners": 4})["train_batch_size"] == 400
+    values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8}
+    sac = script_facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC")
+    spec = script_spec(sac, parameters={"num_env_runners": [1, 46]})
     assert spec.learner_in_use == "rllib"
-    assert runnable(spec, {"num_env_runners": 46}) == {
-        "num_env_runners": 46,
-        "num_envs_per_env_runner": 1,
-        "train_batch_size": 8,
-    }
+    assert runnable(spec, {"num_env_runners": 46}) == {**values, "num_env_runners": 46}, "no batch of lanes"
 
 
 @pytest.mark.parametrize(
@@ -184,12 +158,13 @@ def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
     assert (other_engine(spec) is None) == (engine == OWN), "RLlib alone can run it"
 
 
-def test_a_resume_says_what_changed_in_the_script(tmp_path) -> None:
-    folder = write_study(tmp_path, script_spec(), [])
-    other = script_facts(
-        source={"file": "my_train.py", "sha256": "1" * 64}, values={**script_facts().values, "gamma": 0.9}
-    )
-    options = RunOptions(name="demo", out=tmp_path, resume=True)
-    assert resumed_identity(folder, script_spec(), options).name == "demo"
+def test_another_script_is_another_study_and_a_resume_says_what_changed(tmp_path) -> None:
+    spec = script_spec()
+    assert read_again(spec) == spec
+    source = {"file": "my_train.py", "sha256": "1" * 64}
+    other = script_spec(script_facts(source=source, values={**script_facts().values, "gamma": 0.9}))
+    assert other.digest() != spec.digest()
+    folder, options = write_study(tmp_path, spec, []), RunOptions(name="demo", out=tmp_path, resume=True)
+    assert resumed_identity(folder, spec, options).name == "demo"
     with pytest.raises(RecordError, match=r"needs the script that the study was started with, got .*values"):
-        resumed_identity(folder, script_spec(other), options)
+        resumed_identity(folder, other, options)

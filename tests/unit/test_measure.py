@@ -1,3 +1,4 @@
+import itertools
 import math
 import time
 from dataclasses import replace
@@ -11,19 +12,10 @@ from study.trial.measure import ProcessMeasurement, RunnerMeasurement, StepMeasu
 LEARNER = {"kl": 0.01, "entropy": 0.6, "policy_loss": -0.1, "vf_loss": 3.0, "vf_explained_var": 0.2}
 
 
-def sample(runner: int, time_s: float, **changes: object) -> RunnerMeasurement:
-    base = RunnerMeasurement(
-        runner=runner,
-        sampling_time_s=time_s,
-        env_steps=100,
-        episode_return_sum=30.0,
-        num_episodes=2,
-        episode_len_sum=60,
-        cpu_time_s=0.5,
-        peak_rss_mb=400.0,
-        pressure_s=0.1,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
+def sample(runner: int, time_s: float, **changes: float | None) -> RunnerMeasurement:
+    played = {"env_steps": 100, "episode_return_sum": 30.0, "num_episodes": 2, "episode_len_sum": 60}
+    used = {"wall_time_s": time_s, "cpu_time_s": 0.5, "peak_rss_mb": 400.0, "pressure_s": 0.1}
+    return RunnerMeasurement(runner=runner, **played | used | changes)  # type: ignore[arg-type]
 
 
 def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasurement:
@@ -32,7 +24,8 @@ def step(*rounds: tuple[RunnerMeasurement, ...], **learner: float) -> StepMeasur
         sampling_time_s=4.0,
         learning_time_s=2.0,
         sync_time_s=0.5,
-        rounds=rounds,
+        samples=tuple(itertools.chain(*rounds)),
+        num_sampling_rounds=len(rounds),
         num_dropped_samples=0,
         num_restarts=3,
         num_gradient_updates=80,
@@ -73,14 +66,12 @@ def test_every_metric_of_an_iteration_is_there_and_raw() -> None:
         **LEARNER,
     }
 
-
-def test_rounds_add_up_per_runner() -> None:
     found = iteration_metrics(step((sample(1, 1.0), sample(2, 2.0)), (sample(1, 2.5), sample(2, 0.5))))
     values = ("slowest_runner_time_s", "mean_runner_time_s", "num_sampling_rounds", "train_batch_size_actual")
-    assert [found[name] for name in (*values, "peak_rss_mb")] == [3.5, 3.0, 2, 400, 1300.0]
+    assert [found[name] for name in (*values, "peak_rss_mb")] == [3.5, 3.0, 2, 400, 1300.0], "rounds add up"
 
 
-PHASELESS = {"sampling_time_s": None, "learning_time_s": None, "sync_time_s": None}
+PHASELESS = dict.fromkeys(("sampling_time_s", "learning_time_s", "sync_time_s", "num_sampling_rounds"))
 
 
 def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
@@ -88,7 +79,7 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     arrived = (sample(1, 2.5), sample(2, 2.0), sample(1, 2.5, peak_rss_mb=450.0), sample(1, 1.0, peak_rss_mb=460.0))
     spans = replace(step(arrived), **PHASELESS, learner_busy_time_s=4.5, policy_lag=1.5)  # type: ignore[arg-type]
     found = iteration_metrics(spans)
-    for name in (*PHASELESS, "rest_time_s", "num_sampling_rounds"):
+    for name in (*PHASELESS, "rest_time_s"):
         assert found[name] is None
     assert (found["mean_runner_time_s"], found["slowest_runner_time_s"]) == (4.0, 6.0)
     assert (found["learner_busy_time_s"], found["policy_lag"]) == (4.5, 1.5)
@@ -98,15 +89,15 @@ def test_where_sampling_and_learning_overlap_there_are_no_phases() -> None:
     # update of a second they may have taken turns.
     for expected, changes in (
         (4.0 + 4.5 - 7.0, {}),
-        (3.5, {"rounds": ((sample(1, 9.0), sample(2, 5.0)),)}),
-        (4.5, {"rounds": ((sample(1, 9.0),),)}),
+        (3.5, {"samples": (sample(1, 9.0), sample(2, 5.0))}),
+        (4.5, {"samples": (sample(1, 9.0),)}),
         (4.0, {"learner_busy_time_s": 8.0}),
         (0.0, {"learner_busy_time_s": 1.0}),
     ):
         assert iteration_metrics(replace(spans, **changes))["overlap_time_s"] == expected  # type: ignore[arg-type]
     # Of three runners, one delivers in this iteration, one did before, and one has not yet.
     earlier, now = sample(2, 2.0, peak_rss_mb=450.0), sample(1, 2.0, peak_rss_mb=430.0)
-    found = iteration_metrics(replace(spans, rounds=((now,),), num_env_runners=3, latest=(sample(1, 1.0), earlier)))
+    found = iteration_metrics(replace(spans, samples=(now,), num_env_runners=3, latest=(sample(1, 1.0), earlier)))
     assert (found["num_healthy_env_runners"], found["peak_rss_mb"]) == (3, 500.0 + 430.0 + 450.0)
     assert (found["train_batch_size_actual"], found["mean_runner_time_s"]) == (100, 2.0)
 
@@ -122,9 +113,8 @@ def test_an_iteration_without_an_update_has_diverged_only_where_there_are_phases
     assert (found["num_episodes"], found["episode_return_sum"], found["training_return"]) == (0, 0.0, None)
 
 
-@pytest.mark.parametrize("name", ["kl", "entropy", "policy_loss", "vf_loss"])
-def test_a_loss_that_is_not_finite_ends_the_trial(name: str) -> None:
-    for value in (math.nan, math.inf):
+def test_a_loss_that_is_not_finite_ends_the_trial() -> None:
+    for name, value in itertools.product(("kl", "entropy", "policy_loss", "vf_loss"), (math.nan, math.inf)):
         with pytest.raises(TrialError, match=f"{name}={value}"):
             iteration_metrics(step((sample(1, 1.0),), **{name: value}))
     constant_targets = iteration_metrics(step((sample(1, 1.0),), vf_explained_var=math.nan))
@@ -150,15 +140,12 @@ def test_pressure_is_that_of_the_busiest_node_where_linux_tells_it() -> None:
 
 def test_a_watch_tells_wall_from_cpu_time() -> None:
     watch = Watch()
-    watch.start()
     time.sleep(0.1)
     idle = watch.stop()
-    assert 0.1 <= idle.wall_time_s < 5
-    assert idle.cpu_time_s < 0.05
+    assert 0.1 <= idle.wall_time_s < 5 and idle.cpu_time_s < 0.05
     deadline = time.process_time() + 0.1
     while time.process_time() < deadline:
         pass
-    busy = watch.stop()
-    assert busy.cpu_time_s >= 0.1
+    assert watch.stop().cpu_time_s >= 0.1
     watch.skip()
     assert watch.stop().cpu_time_s < 0.05

@@ -22,7 +22,6 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
 from study.trial.configuration import apply
-from study.trial.experiment import Experiment
 from study.trial.measure import custom_metrics
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle, same
 from tests.script_facts import facts, script_spec
@@ -116,7 +115,7 @@ def adopted(base: AlgorithmConfig, **setting: Any) -> Any:
     """Return the configuration of a trial of a script that runs on RLlib's own parts."""
     spec = script_spec(facts(runner_obstacle="some"))
     setting = {**spec.fixed, "num_env_runners": 2, "lr": 0.001, **setting}
-    return apply(Experiment(config=base), spec, setting=setting, seed=7, execution="real")
+    return apply(base, spec, setting=setting, seed=7, execution="real")
 
 
 def test_the_study_sets_what_the_space_says_and_nothing_else() -> None:

@@ -44,12 +44,8 @@ _STATE = "extensions"
 
 def told(config: Any) -> dict[str, Any]:
     """Return what a configuration asks for of what is here."""
-    return {name: config.learner_config_dict[name] for name in (*OF_RUNNERS, *OF_LEARNER) if told_of(config, name)}
-
-
-def told_of(config: Any, name: str) -> Any:
-    """Return what a configuration says of one extension; None where it says nothing."""
-    return config.learner_config_dict.get(name)
+    given = config.learner_config_dict
+    return {name: given[name] for name in (*OF_RUNNERS, *OF_LEARNER) if given.get(name)}
 
 
 def install(config: Any) -> None:
@@ -288,25 +284,26 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
 
     def build(self) -> None:
         """Build as RLlib does."""
+        self.told = told(self.config)
         self.clip_share = 1.0
         """Share of `clip_param` that holds in this iteration."""
         super().build()
         connectors = [] if self._learner_connector is None else self._learner_connector
         self.reward_scale = next((each for each in connectors if isinstance(each, ScaledRewards)), None)
-        if told_of(self.config, "vf_clip_range"):
+        if self.told.get("vf_clip_range"):
             connectors.append(OldValues())
 
     def _make_module(self) -> Any:
         """Return the module, with weights as told."""
         module = super()._make_module()
-        if told_of(self.config, "orthogonal_init"):
+        if self.told.get("orthogonal_init"):
             for each in module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
                 orthogonal(module[each], seed=self.config.seed)
         return module
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
         """Register an optimizer; RLlib controls its learning rate, of each of its groups in proportion."""
-        rate, module = told_of(self.config, "vf_lr"), self.module[module_id]
+        rate, module = self.told.get("vf_lr"), self.module[module_id]
         parameters, groups = self.get_parameters(module), list[dict[str, Any]]()
         if rate:
             first = config.lr[0][1] if isinstance(config.lr, list) else config.lr
@@ -319,7 +316,7 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
         )
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(groups, eps=told_of(self.config, "adam_epsilon") or 1e-8)
+        return torch.optim.Adam(groups, eps=self.told.get("adam_epsilon") or 1e-8)
 
     @staticmethod
     def _set_optimizer_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -329,14 +326,14 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Let learning rate and clip range fall to what they are in the next iteration."""
         super().after_gradient_based_update(timesteps=timesteps)
-        if falls := told_of(self.config, "clip_end_fraction"):
+        if falls := self.told.get("clip_end_fraction"):
             last, steps = falls
             done = min(timesteps.get(NUM_ENV_STEPS_SAMPLED_LIFETIME, 0) / steps, 1.0)
             self.clip_share = 1.0 - (1.0 - last) * done
 
     def in_use(self, module_id: str) -> dict[str, Any]:
         """Return extension -> what it really is, of those that are not as RLlib has them; without Adam's epsilon."""
-        found = {name: value for name, value in told(self.config).items() if name not in ("adam_epsilon", "vf_lr")}
+        found = {name: value for name, value in self.told.items() if name not in ("adam_epsilon", "vf_lr")}
         groups = [group for _, each in self.get_optimizers_for_module(module_id) for group in each.param_groups]
         if len(groups) == 2:
             found["vf_lr"] = float(groups[1]["lr"])
@@ -347,7 +344,7 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
     def get_state(self, components: Any = None, *, not_components: Any = None, **options: Any) -> dict[str, Any]:
         """Return RLlib's state of a learner, with the clip range and the scale of rewards."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **options)
-        if told(self.config) and self._check_component(_STATE, components, not_components):
+        if self.told and self._check_component(_STATE, components, not_components):
             rewards = None if self.reward_scale is None else self.reward_scale.get_state()
             state[_STATE] = {"clip_share": self.clip_share, "rewards": rewards}
         return state
@@ -362,9 +359,9 @@ class ExtendedPPOTorchLearner(PPOTorchLearner):
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> Any:
         """Return the loss of a minibatch."""
-        mask, reach = batch.get(Columns.LOSS_MASK), told_of(self.config, "vf_clip_range")
+        mask, reach = batch.get(Columns.LOSS_MASK), self.told.get("vf_clip_range")
         rows = slice(None) if mask is None else mask
-        if told_of(self.config, "minibatch_advantages"):
+        if self.told.get("minibatch_advantages"):
             advantages = batch[Postprocessing.ADVANTAGES]
             own = advantages[rows]
             if len(own) > 1:

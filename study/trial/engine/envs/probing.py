@@ -237,17 +237,19 @@ the same episode twice."""
 
 
 def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
-    """Play the environment of a space; None where it fails, which whoever plays it next will report."""
-    try:
-        found: Speeds = _called(spec, speeds, functools.partial(make_env, spec))
-    except (Exception, SystemExit):  # noqa: BLE001 (whatever an environment raises)
-        return None
-    return found
+    """Play the environment of a space as `speeds` does; None also where it ends its process."""
+    with contextlib.suppress(StudyError):
+        found: Speeds | None = _called(spec, speeds, functools.partial(make_env, spec))
+        return found
+    return None
 
 
-def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
-    """Play an environment for one agent with random actions, for a moment."""
-    with contextlib.closing(make()) as env:
+def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
+    """Play an environment for one agent with random actions, for a moment.
+
+    None where it fails, which whoever plays it next will report.
+    """
+    with contextlib.suppress(Exception, SystemExit), contextlib.closing(make()) as env:
         env.action_space.seed(0)
         began, steps, length, ended = time.monotonic(), 0, 0, list[int]()
         while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
@@ -263,6 +265,7 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds:
             episode_steps=sum(ended) / len(ended) if ended else None,
             observation_shape=tuple(env.observation_space.shape or ()),
         )
+    return None
 
 
 def sharing_of(spec: EnvironmentSpec) -> Sharing:

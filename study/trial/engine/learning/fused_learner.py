@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from study.errors import TrialError
 from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
 from study.trial.engine.envs.environments import are_trainable
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, told_of
+from study.trial.engine.extensions import ExtendedPPOTorchLearner
 
 FloatArray = npt.NDArray[np.float64]
 _LOGGER = logging.getLogger(__name__)
@@ -238,8 +238,8 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         outputs, values = self._forward(torch.from_numpy(batch.observations))
         advantages = batch.advantages(values, gamma=config.gamma, lambda_=config.lambda_)
         targets = advantages + values
-        old = (values[is_step],) if told_of(config, "vf_clip_range") else ()
-        if self._standardization != "none" and not told_of(config, "minibatch_advantages"):
+        old = (values[is_step],) if self.told.get("vf_clip_range") else ()
+        if self._standardization != "none" and not self.told.get("minibatch_advantages"):
             counted = advantages if self._standardization == "rllib" else advantages[is_step]
             advantages = (advantages - counted.mean()) / max(_MIN_STD, float(counted.std()))
         actions = batch.actions.reshape(len(batch.actions), -1)
@@ -280,8 +280,8 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
             sizes=self._sizes,
             entropy=bool(entropy),
             divergence=bool(config.use_kl_loss),
-            minibatch_advantages=bool(told_of(config, "minibatch_advantages")),
-            values_clipped=bool(told_of(config, "vf_clip_range")),
+            minibatch_advantages=bool(self.told.get("minibatch_advantages")),
+            values_clipped=bool(self.told.get("vf_clip_range")),
             of_value=tuple(name for name, parameter in parameters.items() if id(parameter) in of_value),
             decays=tuple(group.get("betas") or (group["alpha"],)),
             eps=group["eps"],
@@ -291,7 +291,7 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
             vf_lr=float(optimizer.param_groups[-1]["lr"]),
             grad_clip=config.grad_clip or math.inf,
             clip_param=config.clip_param * self.clip_share,
-            vf_clip_range=told_of(config, "vf_clip_range") or math.inf,
+            vf_clip_range=self.told.get("vf_clip_range") or math.inf,
             vf_clip_param=config.vf_clip_param,
             vf_loss_coeff=config.vf_loss_coeff,
             entropy_coeff=entropy,

@@ -10,6 +10,7 @@ import math
 import os
 import pickle
 import random
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
+from study.errors import TrialError
 from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
@@ -150,9 +152,13 @@ class Measuring(EnvRunner):
             fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
             if isinstance(error, DivergedError):
                 fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
-            failed = self._measurement([self._watch.stop()], env_steps=0)
-            reason, lines = ". ".join([described(cause), *notes]), "".join(traceback.format_exception(error))
-            return [], [], replace(failed, error=reason, fix=fix, traceback=lines)
+            where = f"env runner {self.worker_index}" if self.worker_index else "sampling in the main process"
+            got = ". ".join([described(cause), *notes])
+            failure = TrialError(where=where, rule="sampling must not fail", got=got, fix=fix)
+            # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
+            lines = textwrap.indent("".join(traceback.format_exception(error)), "  ")
+            failure.add_note(f"In {where}:\n{lines}")
+            return [], [], replace(self._measurement([self._watch.stop()], env_steps=0), failure=failure)
         metrics = self.get_metrics_of_runners()
         return episodes, metrics, self._measurement([measured], env_steps=sum(map(len, episodes)))
 
@@ -163,7 +169,7 @@ class Measuring(EnvRunner):
         return RunnerMeasurement(
             runner=self.worker_index,
             num_runners=len({runner for runner, _ in self.lanes}),
-            sampling_time_s=math.fsum(each.wall_time_s for each in used),
+            wall_time_s=math.fsum(each.wall_time_s for each in used),
             env_steps=env_steps,
             episode_return_sum=math.fsum(total for total, _ in ended),
             num_episodes=len(ended),
