@@ -179,15 +179,12 @@ class Surroundings:
 
     def digests(self) -> dict[str, str]:
         """Return module of the user's own that the script has imported -> SHA-256 of its files that were imported."""
-        found = {}
-        for name in (each.name for each in loaded_modules() if each.name not in self._modules):
-            total = hashlib.sha256()
-            for each, module in sorted(sys.modules.items()):
-                file = Path(getattr(module, "__file__", None) or "")
-                if each.partition(".")[0] == name and file.is_file():
-                    total.update(f"{each} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-            found[name] = total.hexdigest()
-        return found
+        totals = {each.name: hashlib.sha256() for each in loaded_modules() if each.name not in self._modules}
+        for name, module in sorted(sys.modules.items()):
+            file, total = Path(getattr(module, "__file__", None) or ""), totals.get(name.partition(".")[0])
+            if total is not None and file.is_file():
+                total.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+        return {name: total.hexdigest() for name, total in totals.items()}
 
     def environments_of(self, config: AlgorithmConfig) -> dict[str, Any]:
         """Return what makes the environments of a configuration that the script has registered, by their names."""

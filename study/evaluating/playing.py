@@ -72,12 +72,7 @@ class ChosenPolicy:
 
 
 def find_policy(path: Path, trial: int | None) -> ChosenPolicy:
-    """Return the policy of a trial of a study, by default of its best.
-
-    Raises:
-        RecordError: There is no study that learns, or the trial has no policy.
-        SpaceError: There is no such trial.
-    """
+    """Return the policy of a trial of a study, by default of its best; errors say why there is none."""
     study = StudyFolder(path)
     if not study.exists():
         fix = "Name one, such as studies/quickstart, or add --random for a random policy in a space."
@@ -259,9 +254,7 @@ DEFAULT_FPS = 30.0
 def filming(film: Path) -> Iterator[Callable[[gymnasium.Env], gymnasium.Env]]:
     """Yield what puts a camera before an environment; its film is at its place when the block ends well.
 
-    Raises:
-        SpaceError: No film can have this name here, or the environment draws no picture.
-        RecordError: The film cannot be written.
+    Errors say that no film can have this name, that the environment draws no picture, or that the film is not written.
     """
     if film.suffix.lower() != ".mp4" or film.is_dir():
         rule, got, fix = "must be the name of an .mp4 file", f"'{film}'", "Write --video film.mp4."

@@ -378,14 +378,10 @@ def fail(error: Exception, where: str) -> NoReturn:
 
 def _optimizer_steps(learner: Learner) -> int | None:
     """Return the steps of the optimizer that took most; None where one keeps no count."""
-    steps = [0]  # no update yet
-    for module_id in learner.module.keys():  # noqa: SIM118 (a module of RLlib, no dictionary)
-        for _, optimizer in learner.get_optimizers_for_module(module_id):
-            for state in itertools.islice(optimizer.state.values(), 1):
-                if "step" not in state:
-                    return None
-                steps.append(int(state["step"]))
-    return max(steps)
+    modules = learner.module.keys()
+    optimizers = [each for module_id in modules for _, each in learner.get_optimizers_for_module(module_id)]
+    states = [next(iter(each.state.values()), {"step": 0}) for each in optimizers]  # none before the first update
+    return max((int(state["step"]) for state in states), default=0) if all("step" in each for each in states) else None
 
 
 def losses_of(results: Mapping[str, Any]) -> dict[str, float]:

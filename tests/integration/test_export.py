@@ -6,25 +6,15 @@ from typing import Any
 import pytest
 
 from study.exporting.script import plain_script
-from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
+from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value
 from study.space.spec import StudySpec
+from study.trial.parts import SET_BY_STUDY, same
 from tests.integration.trials import config_of
 from tests.spaces import spec
 
-OPTIONS = (
-    "train_batch_size_per_learner",
-    "minibatch_size",
-    "grad_clip_by",
-    "lr",
-    "rollout_fragment_length",
-    "num_env_runners",
-    "num_learners",
-    "seed",
-    "model_config",
-    "batch_mode",
-    "observation_filter",
-    "min_time_s_per_iteration",
-)
+ELSEWHERE = {"env", "observation_space", "action_space", "disable_env_checking", "evaluation_config", "_model_config"}
+"""What is set otherwise in a study; the network is compared below."""
+SIZES = "num_env_runners num_learners seed rollout_fragment_length minibatch_size total_train_batch_size model_config"
 
 
 def run(script: str) -> dict[str, Any]:
@@ -38,9 +28,9 @@ def assert_same(names: dict[str, Any], spec: StudySpec, setting: dict[str, Value
     theirs.validate()
     ours = config_of(spec, setting=setting, seed=5)
     assert theirs.total_train_batch_size == setting["train_batch_size"]
-    options = {*OPTIONS, *(attribute(name) for name in setting if PARAMETERS[name].set is None)}
-    for name in options & vars(ours).keys():
-        assert getattr(theirs, name) == getattr(ours, name), name
+    compared = vars(theirs).keys() - SET_BY_STUDY - ELSEWHERE - {"_env_to_module_connector", "_learner_connector"}
+    for name in (*compared, *SIZES.split(), "use_kl_loss", "min_time_s_per_iteration"):
+        assert same(getattr(theirs, name, None), getattr(ours, name, None)), name
 
 
 def test_what_rllib_has_no_option_for_is_in_the_script() -> None:
