@@ -1,11 +1,10 @@
-"""The certificate of a recorded study written anew; all that the analysis says of recorded and of invented studies."""
+"""All that the analysis says of recorded and of invented studies."""
 
 import csv
 import hashlib
 import io
 import itertools
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,25 +12,12 @@ import numpy as np
 
 from analysis.opened import Study
 from tests.examples import ANALYSIS, example
-from tests.golden import entry
 from tests.planted import Truth, amdahl, planted_runs, run, study
 from tests.spaces import spec
 
 GOLDEN = Path(__file__).with_name("examples")
 RECORDED = ("example_study", "example_throughput", "example_table")
 INVENTED = ("scaling", "amdahl", "provisional", "search", "failing", "arms")
-
-
-def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
-    """Return the files of a recorded hold-up study's certificate, written from its records in an empty folder."""
-    study = folder / name
-    shutil.copytree(ANALYSIS / name, study)
-    names = ("certificate.json", "certificate.md")
-    for name in names:
-        (study / name).unlink()
-    code, text = entry.run_command("certificate", "write", str(study))
-    assert code == 0, text
-    return {name: (study / name).read_bytes() for name in names}
 
 
 def compared(text: str) -> str:

@@ -7,12 +7,6 @@ import pytest
 from tests.golden import entry, examples
 
 
-def test_the_certificate_of_an_example_written_anew_has_the_same_bytes(tmp_path: Path) -> None:
-    study = "example_study"
-    for name, content in examples.certificate_anew(study, tmp_path).items():
-        assert content == (examples.ANALYSIS / study / name).read_bytes(), name
-
-
 @pytest.mark.parametrize("name", ["example_study", "example_throughput", "example_coinrun"])
 def test_the_table_of_trials_written_anew_has_the_same_bytes(name: str, tmp_path: Path) -> None:
     entry.write_trials_csv(examples.ANALYSIS / name, tmp_path / "trials.csv")

@@ -62,8 +62,6 @@ def renamed(folder: StudyFolder, **changes: object) -> None:
     folder.identity_file.write_text(json.dumps(content | changes))
 
 
-# --- folders that no command takes -----------------------------------------------------------------------------------
-
 COMMANDS = {
     "report": lambda folder: report(str(folder.path), format_="csv"),
     "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
@@ -180,9 +178,6 @@ def test_commands_and_folders_hold_whatever_name_somebody_chose(tmp_path):
         assert any(word == folder.path.name or word.startswith(str(folder.path)) for word in words), words
 
 
-# --- links of one's own, and the servers that get something ----------------------------------------------------------
-
-
 def test_the_person_s_own_links_are_followed_and_writing_replaces_a_link(received, tmp_path):
     (tmp_path / "way").symlink_to(received.path)
     (tmp_path / "big").mkdir()
@@ -229,9 +224,6 @@ def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
     with answering_server(307, b"", Location=stranger[0]) as (named, asked), refused:
         ask_mlflow(named)
     assert (len(asked), stranger[1]) == (1, [])
-
-
-# --- what would run the content of a file ----------------------------------------------------------------------------
 
 
 def test_no_module_of_ours_restores_a_checkpoint_which_would_run_the_content_of_a_file():
@@ -281,9 +273,6 @@ def test_a_stranger_s_study_is_read_and_neither_resumed_nor_evaluated_and_its_bo
         done = run_command([sys.executable, "-P", *program], tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
     assert not (tmp_path / "mark").exists()
-
-
-# --- whose folder is trusted -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["", "trials.csv"])

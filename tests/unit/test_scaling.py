@@ -165,9 +165,6 @@ def test_weak_scaling_compares_equal_steps_per_runner():
     assert result.refusals == ()
 
 
-# --- refusals and the decomposition -------------------------------------------------------------------------------
-
-
 def test_a_decomposition_by_hand():
     speeds = {(16, 2000): 1000, (32, 2000): 1500, (16, 8000): 1600, (32, 8000): 2920}
     rows = [
@@ -222,8 +219,6 @@ def test_phases_are_those_planted():
     assert shares == pytest.approx([each / iteration for each in seconds.values()])
     assert found["share_sample"] == pytest.approx((1.2 * mean + 0.01) / iteration)
 
-
-# --- steps to the target ------------------------------------------------------------------------------------------
 
 LEARN = Truth(
     cells=((2, 1024), (4, 1024), (4, 4096)), blocks=5, budget_steps=20 * 4096, steps_noise=0.0, failed=1, **QUIET
@@ -281,8 +276,6 @@ def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
     assert watched(frame, seen, target=None)[BEFORE].tolist() == [20_000, 40_000]
     assert watched(frame, seen.iloc[:0], target=450.0)[BEFORE].tolist() == [0, 0]
 
-
-# --- the frame of estimates -------------------------------------------------------------------------------------------
 
 EXAMPLES = ("example_throughput", "example_study", "example_table", "example_coinrun")
 ABOUT = ["engine", "workload", "arm", "num_env_runners", "num_cpus", "train_batch_size", "quantity"]

@@ -237,8 +237,6 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(folder, tmp_pa
     assert len(opened.answer().unknown) == 1
 
 
-# --- the report -------------------------------------------------------------------------------------------------------
-
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 
 
