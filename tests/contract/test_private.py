@@ -244,7 +244,7 @@ def test_tensorboardx_writes_without_torch():
 # --- nothing private is used elsewhere -------------------------------------------------------------------------------
 
 ENGINE = re.compile(r"\.?(ray|torch|optuna|mlflow|tensorboardX|gymnasium|numpy|jax)\b")
-ALLOWED = ("_exit", "_replace")
+ALLOWED = ("_asdict", "_exit", "_replace")
 """Names with an underscore that Python documents, of `os` and of named tuples."""
 
 

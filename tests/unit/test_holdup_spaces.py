@@ -46,6 +46,7 @@ RULE = {"steps_per_env_runner": 188, "minibatch_size": 512, "num_epochs": 10, "l
 
 def test_baselines_carry_the_small_scale_up_as_published_and_naive_growth_the_batch():
     base = {**default_setting(space()), **RULE, "steps_per_env_runner": 100, "minibatch_size": 200, "lr": 2e-3}
+    del base["lr_scaling_exponent"]  # as in a space without it
     scaled = {name: resolve(setting, 8) for name, setting in scaled_rivals(base, 2).items()}
     small = resolve(base, 2)
     assert scaled["best_small_unchanged"] == {**small, "num_env_runners": 8}
@@ -69,13 +70,13 @@ def test_what_has_the_winners_numbers_or_anothers_is_no_rival():
     ]
     grown = scaled_rivals(base, 2)["best_small_batch_grown"]
     assert list(rivals_of(space().holdup, grown, base)) == [name for name in every if name != "best_small_batch_grown"]
-    published = space(holdup={"published": {"lr": 1e-3}}).holdup
+    published = space(published={"lr": 1e-3}).holdup
     assert list(rivals_of(published, {"lr": 1.0}, base))[3:] == ["published", "naive_growth"]
 
 
 def test_two_studies_of_different_numbers_share_no_seed():
     def seeds(number):
-        asked = space(holdup={"race": {"num_settings": 4, "blocks": [50, 50]}, "confirm": {"num_seeds": 500}})
+        asked = space(race={"num_settings": 4, "blocks": [50, 50]}, confirm={"num_seeds": 500})
         section = asked.with_seed(number).holdup
         return [*section.search_seeds, *section.race_seeds, *section.test_seeds]
 
