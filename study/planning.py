@@ -234,7 +234,7 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
 
 
 def _resources(of: Process | NodeShape) -> str:
-    gpus = f", {of.num_gpus:g} GPUs" if of.num_gpus not in (0, UNKNOWN) else ""
+    gpus = f", {of.num_gpus:g} GPU{'s' * (of.num_gpus != 1)}" if of.num_gpus not in (0, UNKNOWN) else ""
     memory = f", {of.memory_mb} MB" if of.memory_mb != UNKNOWN else ""
     return f"{count(of.num_cpus, 'CPU')}{gpus}{memory}"
 
@@ -380,6 +380,10 @@ def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
     return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
 
 
+FEW = 3
+"""Trials of a scale below which its search is hardly one."""
+
+
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     if (facts := spec.script) is not None:
@@ -394,6 +398,12 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    each_gets, scales = len(plan.requests) // len(spec.scales), len(spec.scales)
+    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and scales > 1 and each_gets < FEW:
+        yield (
+            f"Few trials: {count(len(plan.requests), 'trial')} over {scales} numbers of runners are about {each_gets} "
+            "for each, of which Optuna learns little: its first ten are drawn at random. More trials: --trials."
+        )
     needed = {each.num_env_runners: each for each in plan.kinds if each.variant == "study"}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":

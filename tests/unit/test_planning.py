@@ -268,6 +268,20 @@ def test_what_is_emulated_or_has_no_core_for_each_process_is_said_unless_it_was_
     assert "--set execution=emulated" in line
 
 
+def test_a_search_with_hardly_a_trial_for_each_scale_is_told_so():
+    scales, tuned = [1, 2, 4, 8, 16, 32, 46], {"low": 1e-4, "high": 1e-2, "log": True}
+
+    def lines(**changes):
+        of = {"parameters__num_env_runners": scales, "parameters__lr": tuned, "execution": "emulated"}
+        return said(spec(**{**of, "search": {"num_trials": 14}, **changes}))
+
+    (line,) = lines()
+    assert (
+        line.startswith("Few trials: 14 trials over 7 numbers of runners are about 2 for each") and "--trials" in line
+    )
+    assert lines(search={"num_trials": 21}) == lines(search={"num_trials": 14, "sampler": "random"}) == []
+
+
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------
 
 
