@@ -34,7 +34,6 @@ from study.text import count, gigabytes, listed, one_line
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
-LEVELS: tuple[Level, ...] = ("ok", "warn", "fail")
 MAX_NAMES = 4
 """Nodes, or other things, that one finding names."""
 

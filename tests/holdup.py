@@ -146,20 +146,12 @@ def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome
     yield replace(built, processes_per_node={"n0": cpus}, **label)
     final, length = outcome(request, started.rule), request.iterations or NUM_ITERATIONS
     steps, pace = BUDGET // NUM_ITERATIONS, 12.0 / request.num_env_runners  # more runners, less time
-    metrics = {
-        "sampling_time_s": pace * 0.6,
-        "slowest_runner_time_s": pace * 0.6,
-        "mean_runner_time_s": pace * 0.6,
-        "learning_time_s": pace * 0.3,
-        "episode_return_sum": (final or 0.0) * 2,
-        "num_episodes": 2.0,
-        "episode_len_sum": float(steps),
-        "cpu_time_s": 36.0,
-    }
+    times = {"sampling_time_s": pace * 0.6, "learning_time_s": pace * 0.3, "cpu_time_s": 36.0}
+    episodes = {"episode_return_sum": (final or 0.0) * 2, "num_episodes": 2.0, "episode_len_sum": float(steps)}
     for iteration in range(1, length + 1 if final is not None else max(length // 2, 1) + 1):
         rate = steps / pace if iteration > WARMUP_ITERATIONS else None
-        one = reported.iteration(iteration, steps=steps, seconds=pace, env_steps_per_s=rate, **metrics)
-        one = replace(one, trial=number, attempt=1)
+        whose = {"trial": number, "attempt": 1, "steps": steps, "seconds": pace}
+        one = reported.iteration(iteration, **whose, env_steps_per_s=rate, **times, **episodes)
         yield one
         before, progress = (
             progress_of(spec.budget, request.iterations, env_steps=steps * done, iterations=done, time_s=pace * done)
@@ -168,8 +160,7 @@ def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome
         if evaluation_due(before, progress, spec.evaluation.num_evaluations):
             # Up in a straight line to the final return at three fifths of the budget.
             mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
-            returns = [mean - 1, mean + 1] if spec.evaluation.episodes == 2 else [mean]
-            yield replace(reported.evaluation(one, *returns, progress=progress), eval_time_s=0.1)
+            yield reported.evaluation(one, *[mean] * spec.evaluation.episodes, progress=progress)
     yield TrialEnded(
         trial=number,
         attempt=1,

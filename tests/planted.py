@@ -28,12 +28,12 @@ ITERATIONS = 5
 SMALLEST = {
     "algorithm": "PPO",
     "cpu_model": "Planted CPU",
-    "environment": {"id": "CartPole-v1"},
+    "environment": {"id": "Waiting-v0"},
     "execution": "real",
     "lr": 3e-4,
-    "minibatch_times_learners": 64,
-    "num_envs_per_env_runner": 2,
-    "num_epochs": 10,
+    "minibatch_times_learners": 128,
+    "num_envs_per_env_runner": 4,
+    "num_epochs": 4,
 }
 """A fingerprint as small as one can be, without its batch."""
 
@@ -54,9 +54,6 @@ def run(
     **columns: Any,
 ) -> dict[str, Any]:
     """Return one row of `runs`."""
-    setting = {"train_batch_size": batch, "num_epochs": 4, "num_envs_per_env_runner": 4}
-    environment = {"id": "Waiting-v0", "step_wait_ms": 0.0}
-    described = {"algorithm": "PPO", "environment": environment, "minibatch_times_learners": 128, **setting}
     sampling = 0.7 * iteration_time_s
     times = {
         "iteration_time_s": iteration_time_s,
@@ -78,7 +75,9 @@ def run(
         "reason": "because" if status == "failed" else None,
         "seed": seed,
         "num_env_runners": runners,
-        **setting,
+        "train_batch_size": batch,
+        "num_epochs": 4,
+        "num_envs_per_env_runner": 4,
         "minibatch_size": 128,
         "lr": 3e-4,
         "num_learners": 0,
@@ -88,7 +87,7 @@ def run(
         "timing": timing,
         "timing_reason": "3 processes on 2 cores" if timing == "oversubscribed" else "",
         "learner_threads": 1,
-        "fingerprint": json.dumps(described, sort_keys=True),
+        "fingerprint": fingerprint(batch),
         **(times if status == "finished" else {}),
         **columns,
     }
@@ -125,6 +124,17 @@ def study(rows: list[dict[str, Any]] | pd.DataFrame, **changes: Any) -> StudyDat
         "evaluations": no_evaluations,
     }
     return StudyData(runs=as_frame(rows) if isinstance(rows, list) else rows, **(values | changes))
+
+
+def evaluations_of(frame: pd.DataFrame, *, every: int) -> pd.DataFrame:
+    """Return evaluations at each multiple of `every`, at the target from the time to it on."""
+    numbers = frame[["trial", "env_steps", "env_steps_to_target"]].fillna(10**9).to_numpy(float)
+    rows = [
+        {"trial": trial, "env_steps": step, "wall_time_s": step / 1000, "eval_return": 500.0 if step >= hit else 0.0}
+        for trial, end, hit in numbers
+        for step in np.arange(every, end + 1, every)
+    ]
+    return pd.DataFrame(rows).astype({name: EVALUATION_COLUMNS[name].dtype for name in rows[0]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,48 +186,29 @@ class Truth:
 
 
 def planted_runs(truth: Truth, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the frame `runs` of a study of that truth: each block in an order of its own."""
+    """Return the frame `runs` of a study of that truth: each block in an order of its own, failed runs at the end."""
     effects, rows = rng.normal(0, truth.block_noise, truth.blocks), list[dict[str, Any]]()
     for block, effect in enumerate(effects, 1):
-        for cell in (truth.cells[at] for at in rng.permutation(len(truth.cells))):
+        for n, batch in (truth.cells[at] for at in rng.permutation(len(truth.cells))):
             factor = float(np.exp(effect + rng.normal(0, truth.noise)))
-            rows.append(_planted(truth, rng, len(rows), block, cell, factor, failed=False))
-    for _ in range(truth.failed):
-        rows.append(_planted(truth, rng, len(rows), 1, truth.cells[0], 1.0, failed=True))
+            ratio = max(truth.straggler * float(np.exp(rng.normal(0, truth.phase_noise))), 1.0) if n > 1 else 1.0
+            phases = {name: seconds * factor for name, seconds in truth.phases(n, batch, ratio).items()}
+            iterations = max(truth.budget_steps // batch, WARMUP_ITERATIONS + 1)
+            steps = truth.steps_min * (1 + batch / truth.batch_crit) * np.exp(rng.normal(0, truth.steps_noise))
+            needed, timed = int(np.ceil(steps / batch)), iterations - WARMUP_ITERATIONS
+            times = {
+                "iterations": iterations,
+                "timed_iterations": timed,
+                "timed_env_steps": timed * batch,
+                "timed_s": timed * phases["iteration_time_s"],
+                "env_steps_per_s": batch / phases["iteration_time_s"],
+                "env_steps": iterations * batch,
+                "env_steps_to_target": needed * batch if needed < iterations else None,
+                "episode_len": 100.0,
+                **phases,
+            }
+            rows.append(run(len(rows), runners=n, batch=batch, seed=block, **times))
+    n, batch = truth.cells[0]
+    failed: dict[str, Any] = {"status": "failed", "timing": "tainted"}
+    rows += [run(len(rows) + at, runners=n, batch=batch, **failed) for at in range(truth.failed)]
     return as_frame(rows)
-
-
-def _planted(
-    truth: Truth, rng: np.random.Generator, trial: int, seed: int, cell: tuple[int, int], factor: float, *, failed: bool
-) -> dict[str, Any]:
-    n, batch = cell
-    ratio = max(truth.straggler * float(np.exp(rng.normal(0, truth.phase_noise))), 1.0) if n > 1 else 1.0
-    phases = {name: seconds * factor for name, seconds in truth.phases(n, batch, ratio).items()}
-    iterations = max(truth.budget_steps // batch, WARMUP_ITERATIONS + 1)
-    steps = truth.steps_min * (1 + batch / truth.batch_crit) * np.exp(rng.normal(0, truth.steps_noise))
-    needed, timed = int(np.ceil(steps / batch)), iterations - WARMUP_ITERATIONS
-    times = {
-        "iterations": iterations,
-        "timed_iterations": timed,
-        "timed_env_steps": timed * batch,
-        "timed_s": timed * phases["iteration_time_s"],
-        "env_steps_per_s": batch / phases["iteration_time_s"],
-        "env_steps": iterations * batch,
-        "env_steps_to_target": needed * batch if needed < iterations else None,
-        "episode_len": 100.0,
-        **phases,
-    }
-    return run(
-        trial,
-        runners=n,
-        batch=batch,
-        seed=seed,
-        status="failed" if failed else "finished",
-        timing="tainted" if failed else "measured",
-        fingerprint=fingerprint(batch),
-        study="planted",
-        minibatch_size=64,
-        num_epochs=10,
-        num_envs_per_env_runner=2,
-        **({} if failed else times),
-    )

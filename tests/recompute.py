@@ -35,15 +35,16 @@ def read(folder):
     for trial, start in started.items():
         if start["stage"] != "confirm":
             continue
-        means = [np.mean(each["returns"]) for each in seen[trial]]
-        final = np.mean([mean for mean, each in zip(means, seen[trial], strict=True) if each["progress"] > 0.9 - 1e-9])
+        means = [np.mean(np.array(each["returns"], dtype=float)) for each in seen[trial]]
+        last = [mean for mean, each in zip(means, seen[trial], strict=True) if each["progress"] > 0.9 - 1e-9]
+        final = np.mean(last or [np.nan])
         good = [mean >= target for mean in means]
         pairs = [place for place in range(len(good) - 1) if good[place] and good[place + 1]]
-        ok = status[trial] == "finished"
+        ok = status[trial] == "finished" and np.isfinite(final)
         arms[start["anchor"], start["setting"]["num_env_runners"]][start["seed"]] = {
             "score": float(np.clip((final - floor) / (reference - floor), 0, 1.2)) if ok else 0.0,
             "final_return": float(final) if ok else floor,
-            "solved": [ok and each for each in good[-3:]],
+            "solved": good[-3:] if ok else [False] * 3,
             "steps": seen[trial][pairs[0]]["env_steps"] if ok and pairs else space["budget"]["env_steps"],
             "never": not (ok and pairs),
         }
@@ -67,8 +68,7 @@ def column(runs, name):
 def figures(folder):
     """Return place in the certificate -> the figure, of every figure that an answer prints; and the hours."""
     space, arms, hours = read(folder)
-    holdup, found = space["holdup"], {}
-    small, target = holdup["small_scale"], holdup["target_scale"]
+    found = {f"search.cpu_hours.{name}": value for name, value in hours.items()}
     for (name, scale), runs in arms.items():
         score, place, n = column(runs, "score"), f"arms.{name}@{scale}", len(runs)
         half = stats.t.ppf(0.975, n - 1) * score.std(ddof=1) / n**0.5
@@ -79,26 +79,45 @@ def figures(folder):
         found[f"{place}.n_censored"] = int(column(runs, "never").sum())
         for last, count in enumerate(column(runs, "solved").sum(axis=0)):
             found[f"{place}.solved_at.{last}"] = int(count)
-    pairs = {"verdict": ("winner", ("best_small", "winner")), "rllib": ("winner_rllib", ("best_small_rllib",))}
-    for verdict, (winner, references) in pairs.items():
-        for scale in sorted({scale for name, scale in arms if name == winner and scale != small}):
-            here, place = column(arms[winner, scale], "score"), f"{verdict}.checks.%s@{scale}"
-            against = [column(arms[name, small], "score") for name in references if (name, small) in arms]
-            lows = [_welch(here, each, 0.9)[0] for each in against]
-            solved = column(arms[winner, scale], "solved").sum(axis=0).min()
-            found[f"{place % 'score_kept'}.value.low"] = min(lows)
-            found[f"{place % 'score_kept'}.passed"] = min(lows) > -holdup["tolerance"]
-            found[f"{place % 'solved'}.passed"] = solved >= holdup["solved_share"] * len(here) - 1e-9
-    winner = arms["winner", target]
+    ours = _rules(space["holdup"], arms, "verdict", "winner", ("best_small", "winner"))
+    rllibs = _rules(space["holdup"], arms, "rllib", "winner_rllib", ("best_small_rllib",))
+    return found | ours | rllibs | _rivals(arms, space["holdup"]["target_scale"])
+
+
+def _rules(holdup, arms, verdict, winner, references):
+    """Return the rules on the mean score and on the share solved, at every scale that a winner is judged at."""
+    found, small = {}, holdup["small_scale"]
+    for scale in sorted({scale for name, scale in arms if name == winner and scale != small}):
+        here = column(arms[winner, scale], "score")
+        against = [column(arms[name, small], "score") for name in references if (name, small) in arms]
+        low, high = min(_welch(here, each, 0.9) for each in against)
+        solved = column(arms[winner, scale], "solved").sum(axis=0).min()
+        kept, enough = f"{verdict}.checks.score_kept@{scale}", f"{verdict}.checks.solved@{scale}"
+        found[f"{kept}.value.low"], found[f"{enough}.value.value"] = low, solved / len(here)
+        found[f"{kept}.passed"], found[f"{kept}.lost"] = low > -holdup["tolerance"], high < -holdup["tolerance"]
+        found[f"{enough}.passed"] = solved >= holdup["solved_share"] * len(here) - 1e-9
+        found[f"{enough}.lost"] = not found[f"{enough}.passed"]
+    return found
+
+
+def _rivals(arms, target):
+    """Return the chosen setting against each rival at the target scale, p-values corrected by Holm."""
+    found, winner, p_values = {}, arms["winner", target], {}
     for name, scale in arms:
         if scale == target and name not in ("winner", "winner_rllib", "best_small"):
             rival, place = arms[name, scale], f"search.rivals.{name}"
             low, high = _welch(column(winner, "score"), column(rival, "score"), 0.95)
             found[f"{place}.difference.value"] = column(winner, "score").mean() - column(rival, "score").mean()
             found[f"{place}.difference.low"], found[f"{place}.difference.high"] = low, high
-            found[f"{place}.steps_ratio.value"] = column(rival, "steps").mean() / column(winner, "steps").mean()
-            found[f"{place}.p_value"] = _permuted(column(winner, "score"), column(rival, "score"))
-    return found | {f"search.cpu_hours.{name}": value for name, value in hours.items()}
+            ratio = found[f"{place}.steps_ratio.value"] = column(rival, "steps").mean() / column(winner, "steps").mean()
+            p_values[place] = _permuted(column(winner, "score"), column(rival, "score"))
+            if name == "naive_growth":
+                found[f"verdict.checks.steps_saved@{target}.value.value"] = ratio
+    adjusted = 0.0
+    for rank, place in enumerate(sorted(p_values, key=p_values.get)):
+        adjusted = max(adjusted, min((len(p_values) - rank) * p_values[place], 1.0))
+        found[f"{place}.p_value"], found[f"{place}.p_adjusted"] = p_values[place], adjusted
+    return found
 
 
 def _welch(one, two, level):
@@ -116,17 +135,12 @@ def differing(folder):
     certificate, wrong = json.loads((Path(folder) / "certificate.json").read_text()), {}
     for place, value in figures(folder).items():
         written = certificate
-        for part in _parts(place):
+        for part in place.split("."):
             written = written[int(part)] if isinstance(written, list) else written[part]
-        tolerance = 0.02 if place.endswith("p_value") else 1e-6 * max(abs(value), 1)
+        tolerance = {"p_value": 0.02, "p_adjusted": 0.08}.get(place.split(".")[-1], 1e-6 * max(abs(value), 1))
         if not abs(float(written) - float(value)) <= tolerance:
             wrong[place] = written, value
     return wrong
-
-
-def _parts(place):
-    """Split at dots; `score_kept@46` holds none."""
-    return place.split(".")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ def built(*placement: dict[str, Any], startup_time_s: float | None = 1.0) -> Tri
     )
 
 
-def iteration(number: int, *, steps: int = 100, seconds: float = 2.0, **metrics: float | None) -> Iteration:
+def iteration(
+    number: int, *, trial: int = 0, attempt: int = 0, steps: int = 100, seconds: float = 2.0, **metrics: float | None
+) -> Iteration:
     """Return an iteration; those before it had as many steps and took as long."""
     return Iteration(
-        trial=0,
-        attempt=0,
+        trial=trial,
+        attempt=attempt,
         iteration=number,
         env_steps=steps * number,
         wall_time_s=seconds * number,

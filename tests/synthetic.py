@@ -21,6 +21,7 @@ from study.records.records import (
     TrialStarted,
 )
 from study.space.spec import StudySpec
+from tests import reported
 from tests.spaces import spec
 from tests.values import replace
 
@@ -120,31 +121,14 @@ def built(trial: int, attempt: int = 1) -> TrialBuilt:
 
 
 def iteration(trial: int, number: int, attempt: int = 1, **metrics: float | None) -> Iteration:
-    values: dict[str, float | None] = {"iteration_time_s": 0.5, "train_batch_size_actual": 400.0, "entropy": None}
+    values: dict[str, float | None] = {"train_batch_size_actual": 400.0, "entropy": None}
     values |= {"env_steps_per_s": 800.0, "rest_time_s": 0.01, "kl": 0.01 * number}  # the rest is not mirrored
     values |= {"episode_return_sum": 30.0 * number, "num_episodes": float(number - 1)}  # none in the first iteration
-    return Iteration(
-        trial=trial,
-        attempt=attempt,
-        iteration=number,
-        env_steps=400 * number,
-        wall_time_s=0.5 * number,
-        metrics=values | metrics,
-    )
+    return reported.iteration(number, trial=trial, attempt=attempt, steps=400, seconds=0.5, **values | metrics)
 
 
 def evaluation(trial: int, number: int, attempt: int = 1) -> Evaluation:
-    return Evaluation(
-        trial=trial,
-        attempt=attempt,
-        iteration=number,
-        env_steps=400 * number,
-        wall_time_s=0.5 * number,
-        progress=0.5,
-        returns=[10.0, 20.0, 60.0],
-        num_cut=0,
-        eval_time_s=0.25,
-    )
+    return reported.evaluation(iteration(trial, number, attempt), 10.0, 20.0, 60.0, progress=0.5)
 
 
 def ended(trial: int, status: Any = "finished", attempt: int = 1) -> TrialEnded:

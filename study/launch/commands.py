@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from study import options
-from study.console import write
+from study.console import say, write
 from study.driver.opening import checked_name
 from study.errors import ClusterError, ExitCode, wrong_option
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
@@ -107,9 +107,9 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         texts[SCRIPT] = launcher.script()
     if only_print:
         name, text = list(texts.items())[-1]
-        _say(f"\n# {folder / name}\n{mask_credentials(text)}")
+        write(f"\n# {folder / name}\n{mask_credentials(text)}\n")
         if job.launcher in BATCH:
-            _say(f"Submit with: {shlex.join(launcher.submission())}")
+            write(f"Submit with: {shlex.join(launcher.submission())}\n")
         return 0
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,16 +120,16 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         raise ClusterError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
     if job.launcher in BATCH:
         job_id = launcher.submit()
-        _say(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}")
-        _say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
+        write(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}\n")
+        say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
         return 0
     from study.launch.supervisor import supervise
 
     if (code := supervise(folder / JOB_FILE)) != ExitCode.NO_CLUSTER:
         head = parse_hosts(job.hosts)[0].name
         study = PurePosixPath(job.workdir) / job.study  # which may be absolute
-        _say(f"\nThe study is in {study} on {head}. To fetch it:")
-        _say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
+        say(f"\nThe study is in {study} on {head}. To fetch it:")
+        write(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}\n")
     return code
 
 
@@ -142,22 +142,18 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     limit = f", for at most {clock(job.walltime_s)}" if job.launcher in BATCH else ""
     reserved = f" and {count(sum(known), 'CPU')}" if len(known) == len(sizes) else ""
     changed = ", unless the options after -- say otherwise" if job.scheduler_options else ""
-    _say(f"{job.name} on {count(len(sizes), 'node')}{reserved}{limit}{changed}")
+    say(f"{job.name} on {count(len(sizes), 'node')}{reserved}{limit}{changed}")
     if not reserved:
-        _say("Whether the largest trial fits is known when the job runs there.")
+        say("Whether the largest trial fits is known when the job runs there.")
         return
     if len(known) > 1 and not job.use_head:
-        _say("The first node runs Ray's head and the study's driver; with --use-head it runs trials too.")
+        say("The first node runs Ray's head and the study's driver; with --use-head it runs trials too.")
         known = known[1:]
     shape = {"memory_mb": UNKNOWN, "num_gpus": UNKNOWN}
     nodes = [NodeShape(address="node", num_cpus=size, physical_cpus=size, **shape) for size in known]
     plan = make_plan(spec, ClusterShape(nodes=tuple(nodes)))
     cost = cpu_hours(plan.hours * plan.cluster.capacity)
     guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of five)"
-    _say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
+    say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
     if emulated := sorted({each.num_env_runners for each in plan.kinds if each.execution == "emulated"}):
-        _say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")
-
-
-def _say(text: str) -> None:
-    write(f"{text}\n")
+        say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")

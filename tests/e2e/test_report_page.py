@@ -18,7 +18,6 @@ from analysis.report import make_report, to_html
 from analysis.tables.table import Table, TableColumn
 from tests.e2e.commands import run, study
 from tests.examples import ANALYSIS, example
-from tests.unit.test_tables import ANSWER, PICTURE, build
 
 PAPER_PX = 703
 """Between the margins of A4: 186 mm at 96 pixels per inch."""
@@ -46,14 +45,15 @@ def test_the_command_says_the_answer_and_where_the_page_is(folder):
 @pytest.fixture(scope="module")
 def pages(folder, tmp_path_factory):
     """Pages of a real pipeline and of recorded studies, and one with the longest words that anybody would give it."""
-    place = tmp_path_factory.mktemp("pages")
+    place, report = tmp_path_factory.mktemp("pages"), make_report(example("example_throughput"))
     word = "a_word_without_any_place_to_break_" * 6
-    column = TableColumn("x", "", word, word)
-    frame = pd.DataFrame({"x": [word]})
+    column, frame = TableColumn("x", "", word, word), pd.DataFrame({"x": [word]})
     wide = Table(key="T2", title=word, frame=frame, columns=(column,), conclusion=word, notes=(word,))
     facts = [Fact(role=role, text=word, command=f"{word} --set {word}") for role in ("answer", "support", "unknown")]
-    answer = replace(ANSWER, findings=(*facts, Fact(role="limit", text=word)), rows=replace(wide, key="answer"))
-    (place / "long.html").write_text(to_html(build([wide], [PICTURE], name=word, summary=word, answer=answer)))
+    facts = (*facts, Fact(role="limit", text=word))
+    answer = replace(report.answer, findings=facts, rows=replace(wide, key="answer"), prices=None)
+    told = {"name": word, "summary": word, "answer": answer, "tables": (wide,), "figures": (report.beside,)}
+    (place / "long.html").write_text(to_html(replace(report, **told)))
     (place / "holdup.html").write_text(to_html(make_report(example("example_study"))))
     throughput = folder / "report" / "report.html"
     return {"throughput": throughput, **{name: place / f"{name}.html" for name in ("long", "holdup")}}

@@ -15,10 +15,11 @@ from analysis.opened import Study
 from tests.examples import ANALYSIS, example
 from tests.golden import entry
 from tests.planted import Truth, amdahl, planted_runs, run, study
+from tests.spaces import spec
 
 GOLDEN = Path(__file__).with_name("examples")
 RECORDED = ("example_study", "example_throughput", "example_table")
-INVENTED = ("scaling", "amdahl", "provisional", "search", "arms")
+INVENTED = ("scaling", "amdahl", "provisional", "search", "failing", "arms")
 
 
 def certificate_anew(name: str, folder: Path) -> dict[str, bytes]:
@@ -72,6 +73,8 @@ def studies() -> dict[str, Study]:
          "baseline": ("winner", "best_small", "naive_growth", "defaults", "winner")[at % 5]}
         for at, row in enumerate(tried)
     ]  # fmt: skip
+    gone = {"status": "failed", "timing": "tainted", "score": 0.0, "final_return": None, "env_steps_to_target": None}
+    failing = [tried[0], *({**row, **gone} for row in tried[6::6])]
     planted = planted_runs(truth, rng)
     return {
         **{name: example(name) for name in RECORDED},
@@ -79,6 +82,7 @@ def studies() -> dict[str, Study]:
         "amdahl": Study(study([*amdahl(blocks=2), run(90, runners=46, timing="emulated")], kind="throughput")),
         "provisional": Study(study(busy, sheet={"space": "mine.yaml", "hardware": {"physical_cpus": 4}})),
         "search": Study(study(tried, sheet={"space": "mine.yaml", "num_trials": 30})),
+        "failing": Study(study(failing, spec=spec())),
         "arms": Study(study(arms, kind="holdup", sheet={"space": "mine.yaml", "num_trials": 24})),
     }
 

@@ -1,8 +1,6 @@
 """Pickles that leave a mark when somebody loads them, under names that an engine or Python would load by itself."""
 
-import io
 import pickle
-import zipfile
 from pathlib import Path
 
 POLICY = ("module_state.pkl", "policy.msgpack", "class_and_ctor_args.pkl", "policy.pt", "rllib_checkpoint.pkl")
@@ -30,14 +28,6 @@ def plant(folder: Path, mark: Path) -> None:
     for name in (*(f"checkpoints/trial_00000/{name}" for name in POLICY), *FILES):
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(_torch_file(bomb(mark)) if file.suffix == ".pt" else bomb(mark))
+        file.write_bytes(bomb(mark))
     for name in MODULES:
         (folder / f"{name}.py").write_text(f"open({str(mark)!r}, 'w').close()\n")
-
-
-def _torch_file(content: bytes) -> bytes:
-    """Return a file as `torch.save` writes it: a pickle in an archive."""
-    with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
-        archive.writestr("archive/data.pkl", content)
-        archive.writestr("archive/version", "3\n")
-    return buffer.getvalue()

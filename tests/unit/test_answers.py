@@ -1,7 +1,6 @@
 """What a study says first, and its figures: an answer for every kind and state, what is drawn, whole pictures."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,11 +10,9 @@ from matplotlib import pyplot
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 
-import analysis
 from analysis.answers.answer import cost_and_clocks
-from analysis.estimates import QUANTITIES
 from analysis.estimates.settings import learning_curves, settings_of
-from analysis.figures import FIGURES, figure, figure_of
+from analysis.figures import figure, figure_of
 from analysis.opened import Study
 from analysis.quantity import estimate_of
 from analysis.tables.table import number
@@ -27,27 +24,17 @@ from tests.planted import Truth, as_frame, planted_runs, run, study
 from tests.spaces import spec
 from tests.values import replace
 
-EXAMPLES = sorted(folder.name for folder in Path(analysis.__file__).parent.glob("example_*"))
 
-
-@pytest.fixture(scope="module")
-def throughput():
-    return example("example_throughput").answer(price_per_cpu_hour=0.05)
-
-
-def test_a_throughput_study_says_its_gain_and_a_price_list(throughput):
+def test_a_throughput_study_says_its_gain_and_a_price_list():
+    throughput = example("example_throughput").answer(price_per_cpu_hour=0.05)
     gain = "8 runners finish 3.86 times as many steps per hour as 2: 0.964 of the ideal."
     assert throughput.sentence.startswith(gain)
-    prices = throughput.prices.frame
-    assert prices["num_env_runners"].max() == 16  # nothing beyond twice the largest measured scale
-    measured = prices[prices["basis"] == "measured"].set_index("num_env_runners")
+    measured = throughput.prices.frame[throughput.prices.frame["basis"] == "measured"].set_index("num_env_runners")
     assert list(measured.index) == [2, 4, 8]
     hours = 1e6 / measured["env_steps_per_s"] / 3600
     assert np.allclose(measured["hours_per_million_steps"], hours)
     assert np.allclose(measured["hours_per_million_steps_low"], 1e6 / measured["env_steps_per_s_high"] / 3600)
     assert np.allclose(measured["cost"], hours * measured["num_cpus"] * 0.05)
-    (command,) = (each.command for each in throughput.unknown if each.command)
-    assert command.endswith("_other_engine --set runner=stock --set learner=rllib")
 
 
 def test_what_a_study_took_counts_the_attempts_that_were_repeated():
@@ -62,27 +49,6 @@ def test_what_a_study_took_counts_the_attempts_that_were_repeated():
     shared = replace(data, runs=data.runs.assign(timing="oversubscribed"))
     said = "The study reserved 3.00 CPU-hours, partly of CPUs that several processes shared; "
     assert cost_and_clocks(shared).text.startswith(said)
-
-
-def test_a_setting_of_which_every_run_failed_was_tried():
-    failed = {"status": "failed", "timing": "tainted", "score": 0.0}
-    tried = [
-        (2, 1_000, {"final_return": 100.0, "score": 0.2}),
-        (2, 2_000, failed),
-        (2, 4_000, failed),
-        (4, 900, failed),
-    ]
-    rows = [run(trial, runners=n, batch=batch, **more) for trial, (n, batch, more) in enumerate(tried)]
-    answer = Study(study(rows, spec=spec())).answer()
-    assert answer.facts[:2] == (
-        "It is the best of 4 settings, judged by one run.",
-        "3 other settings failed in every run.",
-    )
-    table = answer.rows.frame
-    assert table["num_env_runners"].tolist() == [2, 4]
-    assert table["setting"].tolist() == ["batch 1,000", "none: every run failed"]
-    assert table["solved"].tolist() == ["0 of 3", "0 of 1"]
-    assert (answer.rows.n, answer.rows.n_failed) == (4, 3)
 
 
 @pytest.mark.parametrize("kind", ["search", "throughput"])
@@ -119,54 +85,18 @@ def test_a_study_is_resumed_in_its_own_folder_unless_it_is_complete(tmp_path, pl
     ],
 )
 def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(ends, best):
-    rows = [
-        run(10 * place + seed, runners=runners, batch=batch, seed=seed, status="failed", score=0.0)
-        if value is None
-        else run(
-            *(10 * place + seed,),
-            **{"runners": runners, "batch": batch, "seed": seed, "final_return": float(value), "score": value / 500},
-            **{"env_steps": 60_000, "env_steps_to_target": float(5 * batch + place)},
-        )
-        for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends)
-        for seed, value in enumerate(ends[batch], start=1)
-    ]
+    rows = []
+    for place, (runners, batch) in enumerate((runners, batch) for runners in (2, 4) for batch in ends):
+        for seed, value in enumerate(ends[batch], start=1):
+            columns = {"status": "failed", "score": 0.0}
+            if value is not None:
+                columns = {"final_return": float(value), "score": value / 500, "env_steps": 60_000}
+                columns |= {"env_steps_to_target": float(5 * batch + place)}
+            rows.append(run(10 * place + seed, runners=runners, batch=batch, seed=seed, **columns))
     answer = Study(study(rows)).answer()
     assert f"train_batch_size: {best}" in answer.setting
     assert answer.setting.startswith("num_env_runners: 2 ")  # of equal ones that with fewer runners
     assert answer.rows.frame["num_env_runners"].tolist() == [2, 4]
-
-
-@pytest.mark.parametrize("kind", ["search", "throughput", "holdup"])
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [("failed", "All 2 trials failed"), ("running", "No answer yet: 0"), ("interrupted", "No answer")],
-)
-def test_a_study_without_results_says_what_is_there_and_what_is_missing(kind, status, said):
-    rows = [{"status": status, "timing": None, "reason": "it broke"} for _ in range(2)]
-    runs = [{"trial": number, "num_env_runners": 10, "seed": 1, **row} for number, row in enumerate(rows)]
-    answer = Study(study(runs, kind=kind, sheet={"num_trials": 5})).answer()
-    assert answer.sentence.startswith(said if status != "failed" or kind != "holdup" else "")
-    assert answer.unknown
-    assert "nan" not in answer.to_text().lower().split()
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_what_every_view_says_is_a_fact(name):
-    """Terminal, Markdown, page and titles of figures print the sentences of the narrator, each unchanged."""
-    opened = example(name)
-    answer, facts = opened.answer(), {each.text for each in opened.findings}
-    assert answer.findings == opened.findings
-    assert {*answer.facts, *answer.limits, *(each.text for each in answer.unknown)} <= facts
-    text = " ".join(answer.to_text(80).split())
-    for fact in opened.findings:
-        if fact.role in ("answer", "support", "unknown"):
-            assert " ".join(fact.text.split()) in text
-            assert fact.quantity in {"", *QUANTITIES}
-    subjects = {subject for _, subject, _ in FIGURES.values()}
-    assert {figure.title for figure in opened.figures.values()} <= facts | subjects
-
-
-# --- figures ----------------------------------------------------------------------------------------------------------
 
 
 def assert_nothing_overlaps(each):
@@ -196,13 +126,9 @@ def assert_nothing_overlaps(each):
             assert min(across, down) <= 0.3 * min(box.height, other.height), each.key
 
 
-def throughput_study(*cells):
-    runs = planted_runs(Truth(cells=cells), np.random.default_rng(1))
-    return Study(study(runs, kind="throughput", sheet={"space": "quickstart.yaml"}))
-
-
 def test_a_figure_draws_the_estimates_and_its_title_is_the_answer():
-    planted = throughput_study(*((n, 2048) for n in (1, 2, 4, 8, 16, 46)))
+    runs = planted_runs(Truth(cells=tuple((n, 2048) for n in (1, 2, 4, 8, 16, 46))), np.random.default_rng(1))
+    planted = Study(study(runs, kind="throughput"))
     drawn = figure_of(planted, "efficiency")
     of = planted.estimates("efficiency_per_runner", basis="measured").sort_values("num_env_runners")
     for name in ("num_env_runners", "value", "low", "high", "n"):
@@ -222,12 +148,6 @@ def test_pictures_are_reproducible_and_whole_and_every_point_and_text_is_inside(
     for each in drawn:
         assert_nothing_overlaps(each)
     assert pyplot.get_fignums() == []
-
-
-def test_the_curves_of_a_hold_up_study_are_those_of_the_chosen_setting_and_its_strongest_rivals():
-    names = figure_of(example("example_study"), "return_steps").frame["series"].unique().tolist()
-    chosen = ["the chosen setting, 46 runners", "the chosen setting, RLlib's own engine, 46 runners"]
-    assert names[:2] == chosen and len(names) == 4
 
 
 FLOOR = 0.0

@@ -1,12 +1,8 @@
 """The page's table of coverage is what its command prints, and a few of its cells, simulated here."""
 
-from functools import partial
-
-import numpy as np
 import pytest
 
-from study import statistics
-from tests.benchmarks.coverage import BEGIN, END, PAGE, ROWS, SIZES, cell, scores
+from tests.benchmarks.coverage import BEGIN, END, PAGE, ROWS, SIZES, cell
 
 BY_NAME = {row.what: row for row in ROWS}
 
@@ -53,24 +49,3 @@ def test_a_cell_is_what_the_page_says(what, sizes, repetitions, points):
         expected = printed()[what][n]
         found = cell(BY_NAME[what], n, **({} if repetitions is None else {"repetitions": repetitions}))
         assert found == expected if expected is None else found == pytest.approx(expected, abs=points), n
-
-
-def share_of_errors(first, second, rng, repetitions=200):
-    """Return how often a true null is rejected at 5 %; `first` and `second` draw samples of equal means."""
-    found = [
-        statistics.better_with_permutation(first(rng), second(rng), rng=rng, num_resamples=199)
-        for _ in range(repetitions)
-    ]
-    return np.mean(np.array(found) <= 0.05)
-
-
-def test_permutation_errs_at_its_level_and_above_it_where_only_one_sample_fails_rarely():
-    rng = np.random.default_rng(3)
-    for n, failed in ((5, 0.2), (20, 0.0)):  # more than 12 % at 5 % in less than 1 of 10,000 such tests
-        alike = partial(scores, n=n, failed=failed)
-        assert share_of_errors(alike, alike, rng) <= 0.12
-    # A permutation of plain means errs in 14 % here: the smaller sample has three times the spread.
-    assert share_of_errors(lambda rng: rng.normal(0, 3, 8), lambda rng: rng.normal(0, 1, 20), rng, 300) <= 0.1
-    for share, n, least, most in ((0.1, 5, 0.3, 0.6), (0.3, 20, 0.04, 0.15)):
-        steady = lambda rng, n=n, share=share: scores(rng, n, 0) - share * 0.97  # noqa: E731
-        assert least <= share_of_errors(partial(scores, n=n, failed=share), steady, rng) <= most

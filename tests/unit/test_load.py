@@ -148,14 +148,6 @@ def test_nothing_to_show_is_an_error_with_a_way_out_or_an_answer_that_says_so(tm
     assert not any(figure.drawn for figure in study.figures.values())
 
 
-def test_a_torn_last_line_is_left_out_and_left_alone(study):
-    whole = load.from_folder(study.path)
-    with study.records.open("ab") as file:
-        file.write(b'{"schema":1,"seq":31,"ti')
-    pd.testing.assert_frame_equal(load.from_folder(study.path).runs, whole.runs)
-    assert study.records.read_bytes().endswith(b'"ti')  # reading repairs nothing
-
-
 def test_a_space_of_another_version_is_shown_as_written(study):
     content = json.loads(study.identity_file.read_text())
     content["spec"]["budget"] = {"env_steps": "many"}
@@ -164,8 +156,6 @@ def test_a_space_of_another_version_is_shown_as_written(study):
     assert data.spec is None and data.sheet["environment"]["id"] == "CartPole-v1"
     assert any("not one of this version" in problem and "budget.env_steps" in problem for problem in data.problems)
 
-
-# --- fingerprints -------------------------------------------------------------------------------------------------
 
 EFFECTIVE = {"runner_class": "BatchedEnvRunner", "torch_threads_learner": 2, "num_learners": 0, "hostnames": ["n0"]}
 

@@ -152,8 +152,6 @@ def test_a_phase_that_took_no_time_is_refused():
         fit_iteration_time(seen[seen["num_env_runners"] == 4])
 
 
-# --- what follows from the model ----------------------------------------------------------------------------------
-
 SETTING = ((4, 4000, 256, 4),)
 
 

@@ -34,14 +34,8 @@ def ends(estimate):
     return estimate.value, estimate.low, estimate.high
 
 
-# Estimate
-
-
 def test_one_run_has_no_interval():
     assert ends(statistics.mean_interval([0.93])) == (0.93, -np.inf, np.inf)
-
-
-# Means
 
 
 def test_one_and_two_samples_as_r():
@@ -49,20 +43,6 @@ def test_one_and_two_samples_as_r():
     np.testing.assert_allclose(ends(statistics.mean_interval(differences)), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
     estimate = statistics.difference_of_means(SLEEP_ONE, SLEEP_TWO)
     np.testing.assert_allclose((*ends(estimate), estimate.n), [-1.58, -3.3654832, 0.2054832, 20], atol=1e-6)
-
-
-@settings(deadline=None)
-@given(SAMPLES, SAMPLES, st.sampled_from([0.8, 0.95, 0.99]))
-def test_welch_is_scipys(first, second, level):
-    if np.ptp(first) == 0 or np.ptp(second) == 0:
-        return  # SciPy warns
-    both = stats.ttest_ind(first, second, equal_var=False).confidence_interval(level)
-    lower = stats.ttest_ind(first, second, equal_var=False, alternative="greater").confidence_interval(level)
-    ours = statistics.difference_of_means(first, second, level=level)
-    np.testing.assert_allclose([ours.low, ours.high], both, atol=1e-9)
-    ours = statistics.difference_of_means(first, second, level=level, side="lower")
-    assert ours.high == np.inf
-    np.testing.assert_allclose(ours.low, lower[0], atol=1e-9)
 
 
 def test_no_spread_is_the_point_and_one_run_is_no_interval():
@@ -158,9 +138,6 @@ def test_below_five_runs_of_two_kinds_there_is_no_interval():
         assert estimate([*few, 0.1], [*some, False]) == estimate([*few, 0.1], None)
 
 
-# Shares
-
-
 @pytest.mark.parametrize(
     ("successes", "n", "low", "high"),
     # Newcombe, Statistics in Medicine 17 (1998), table I, method 5.
@@ -170,9 +147,6 @@ def test_shares_as_newcombe(successes, n, low, high):
     estimate = statistics.rate_interval(successes, n)
     np.testing.assert_allclose(ends(estimate), [successes / n, low, high], atol=5.1e-5)
     assert estimate.n == n
-
-
-# Times
 
 
 def test_the_leukaemia_trial():
@@ -186,21 +160,12 @@ def test_the_leukaemia_trial():
     assert 1.5 < ratio.low < 2.2 < 3.2 < ratio.high < 5
 
 
-def test_the_ratio_understates_under_censoring_and_says_nothing_without_a_success():
-    times = generator().lognormal(0, 0.3, 200)
-    full = (3 * times, np.full(200, True), times, np.full(200, True))
-    uncensored = statistics.ratio_of_restricted_means(*full, horizon=100, num_resamples=20)
-    assert uncensored.value == pytest.approx(3)
-    cut = statistics.ratio_of_restricted_means(*full, horizon=2, num_resamples=20)
-    assert 1 < cut.value < 3
+def test_a_ratio_of_runs_without_spread_is_the_point_and_without_a_success_it_says_nothing():
     nothing = statistics.ratio_of_restricted_means([5.0, 5.0], [False, False], [5.0, 5.0], [False, False], horizon=5)
     assert nothing.value == 1
     assert not nothing.has_interval
     same = statistics.ratio_of_restricted_means([2.0] * 5, [True] * 5, [1.0] * 5, [True] * 5, horizon=5)
     assert ends(same) == (2, 2, 2)
-
-
-# Comparisons
 
 
 @given(st.lists(SCORES, min_size=2, max_size=5), st.lists(SCORES, min_size=2, max_size=4))
@@ -235,8 +200,6 @@ def test_holm_as_r():
     np.testing.assert_allclose(statistics.holm([0.5, 0.6]), [1.0, 1.0])
 
 
-# Refusals
-
 RNG = generator()
 GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
 
@@ -260,19 +223,10 @@ def test_what_is_out_of_range_is_refused(call, message):
 
 
 def test_the_ends_of_a_ratio_hold_the_time_between_two_looks():
-    everyone = np.ones(5, dtype=bool)
-    slow, fast = np.full(5, 6.0), np.full(5, 2.0)
-
     def ratio(first_since, second_since):
-        return statistics.ratio_of_restricted_means(
-            slow,
-            everyone,
-            fast,
-            everyone,
-            horizon=10,
-            first_since=first_since,
-            second_since=second_since,
-        )
+        slow, fast, everyone = np.full(5, 6.0), np.full(5, 2.0), np.ones(5, dtype=bool)
+        since = {"first_since": first_since, "second_since": second_since}
+        return statistics.ratio_of_restricted_means(slow, everyone, fast, everyone, horizon=10, **since)
 
     found = ratio(np.full(5, 5.0), np.full(5, 1.0))
     assert (found.value, found.low, found.high) == pytest.approx((3.0, 2.5, 6.0))

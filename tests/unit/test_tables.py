@@ -12,18 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answers import Answer, Fact
-from analysis.figures import Figure, absent
 from analysis.load import from_folder
 from analysis.opened import Study
-from analysis.report import MOST, Report, make_report, parse_formats, to_html, write
+from analysis.report import MOST, make_report, parse_formats, to_html, write
 from analysis.tables import TABLES
 from analysis.tables import table_of as table_by_name
-from analysis.tables.table import Table, TableColumn, estimate, table_of, text_table, without_rows, wrapped
+from analysis.tables.table import Table, TableColumn, estimate, text_table, without_rows, wrapped
 from study.errors import AnalysisError
-from study.statistics import Estimate, without_interval
 from tests import holdup
-from tests.planted import NOISE, Truth, amdahl, planted_runs, run, study
+from tests.examples import example
+from tests.planted import NOISE, Truth, amdahl, as_frame, evaluations_of, planted_runs, run, study
 from tests.values import replace
 
 
@@ -44,34 +42,6 @@ class Outline(HTMLParser):
 
 NASTY = '50_% & #1 {a|b} <i> ~^ \\ "q"\nline'
 INFINITE = float("inf")
-EXACT = Estimate(value=1.0, low=1.0, high=1.0, n=1, level=0.95, method="by definition")
-KNOWN = Estimate(value=1.9321, low=1.9, high=1.96, n=3, level=0.95, method="t")
-SINGLE = without_interval(3.4567, n=1, level=0.95, method="t")
-COLUMNS = (
-    TableColumn("num_env_runners", "1", "n", "Runners."),
-    TableColumn("speed_up", "1", "S", "T(n_ref) / T(n).", estimate=True),
-    TableColumn("iteration_time_s", "s", "T", "Seconds."),
-    TableColumn("why", "", "", "Words."),
-    TableColumn("never", "1", "never", "Without any value."),
-)
-ROWS = [
-    {"num_env_runners": 1, "speed_up": EXACT, "iteration_time_s": 2.0, "why": "plain"},
-    {"num_env_runners": 2, "speed_up": KNOWN, "iteration_time_s": 1.0351, "why": NASTY},
-    {"num_env_runners": 4, "speed_up": SINGLE, "iteration_time_s": 1 / 3},
-    {"num_env_runners": 1000, "why": ""},
-]
-TABLE = table_of(
-    "T2",
-    "Strong scaling",
-    COLUMNS,
-    ROWS,
-    "At 2 runners the speed-up is 1.93 [1.90, 1.96].",
-    n=7,
-    n_failed=1,
-    excluded={"oversubscribed": 2, "emulated": 0},
-    definitions=("S(n) = T(n_ref) / T(n).",),
-    notes=("A note with 5 % & more.",),
-)
 
 
 @pytest.mark.parametrize(
@@ -104,33 +74,47 @@ def test_what_is_shown_of_an_estimate_is_the_estimate_rounded(value, below, abov
     assert ends == pytest.approx([value - below, value + above], abs=off)
 
 
-def test_csv_keeps_every_digit_and_says_the_rest_above():
-    text = TABLE.to_csv()
-    back = pd.read_csv(io.StringIO(text), comment="#")
-    assert list(back) == [*TABLE.frame]
-    assert back["iteration_time_s"].tolist()[:3] == [2.0, 1.0351, 1 / 3]
-    assert back["speed_up"].tolist()[:3] == [1.0, 1.9321, 3.4567]
-    ends = back[["speed_up_low", "speed_up_high"]]
-    assert ends.loc[1].tolist() == [1.9, 1.96]
-    assert ends.isna().all(axis=1).tolist() == [True, False, True, True]
-    assert back["why"][1] == NASTY
-    assert "# n = 7 runs, 1 failed; left out: 2 (oversubscribed)." in text.splitlines()
-    assert "# At 2 runners the speed-up is 1.93 [1.90, 1.96]." in text.splitlines()
-    assert "# speed_up [1]: T(n_ref) / T(n)." in text.splitlines()
+def table(name, rows, **changes):
+    return table_by_name(name, Study(study(rows, **changes)))
 
 
-def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown():
-    natural = max(map(len, text_table(TABLE, 1_000).splitlines()))
-    assert text_table(TABLE, natural) == text_table(TABLE, 1_000)
-    assert "[1.90, 1.96]" not in text_table(TABLE, natural - 1), "a narrow one leaves the intervals out"
-    assert max(map(len, TABLE.to_text(40).splitlines())) <= 40
+@pytest.fixture(scope="module")
+def scaling():
+    others = [run(90, timing="oversubscribed"), run(91, status="failed", timing="tainted")]
+    return table("strong_scaling", [*amdahl((1, 2, 4, 8), blocks=2), *others])
+
+
+def test_csv_keeps_every_digit_and_says_the_rest_above(scaling):
+    for one in (scaling, *example("example_study").tables.values(), *example("example_throughput").tables.values()):
+        if not one.empty:
+            back = pd.read_csv(io.StringIO(one.to_csv()), comment="#")
+            assert list(back) == [*one.frame] and len(back) == len(one.frame)
+            for name in one.frame.select_dtypes("number"):
+                values = one.frame[name].astype(float).replace([INFINITE, -INFINITE], np.nan)
+                assert back[name].astype(float).equals(values.reset_index(drop=True)), (one.key, name)
+    lines = scaling.to_csv().splitlines()
+    assert (
+        "# n = 8 runs, 1 failed; left out: 1 (oversubscribed)." in lines
+        and f"# Engine unknown: {scaling.conclusion}" in lines
+    )
+    assert any(line.startswith("# speed_up [1]: ") for line in lines)
+
+
+def test_a_terminal_cuts_nothing_and_people_are_told_of_rows_that_are_not_shown(scaling):
+    natural = max(map(len, text_table(scaling, 1_000).splitlines()))
+    assert text_table(scaling, natural) == text_table(scaling, 1_000)
+    assert ("[" in text_table(scaling, natural), "[" in text_table(scaling, natural - 1)) == (True, False)
+    assert max(map(len, scaling.to_text(natural).splitlines())) <= natural
     assert wrapped(f"{'x' * 30} well-known 5 %", 12) == f"{'x' * 30}\nwell-known\n5 %"
-    frame = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]})
-    many = Table(key="T2", title="", frame=frame, columns=(COLUMNS[3],), conclusion="")
+    frame, column = pd.DataFrame({"why": [f"row {n}." for n in range(1_000)]}), TableColumn("why", "", "", "Words.")
+    many = Table(key="T2", title="", frame=frame, columns=(column,), conclusion="")
     for text in (many.to_markdown(), many.to_latex(), Outline(many.to_html()).text):
         assert ("row 299." in text, "row 300." in text) == (True, False)
         assert "700 more rows; the CSV has all of them." in text
     assert "row 999." in many.to_csv() and "more rows" not in many.to_csv()
+    odd = replace(many, frame=pd.DataFrame({"why": [NASTY]}))
+    assert r"50\_\% \& \#1" in odd.to_latex()
+    assert pd.read_csv(io.StringIO(odd.to_csv()), comment="#")["why"].tolist() == [NASTY]
 
 
 def test_a_table_without_rows_says_why_in_every_format():
@@ -140,17 +124,7 @@ def test_a_table_without_rows_says_why_in_every_format():
         assert "Nothing ran. Run: x" in text
         assert "2 failed" in text
     assert "tabular" not in empty.to_latex()
-    assert r"50\_\% \& \#1" in TABLE.to_latex()
     assert "<table" not in empty.to_html()
-
-
-# --- of studies ---------------------------------------------------------------------------------------------------
-
-SCALES = (1, 2, 4, 8, 16)
-
-
-def table(name, rows, **changes):
-    return table_by_name(name, Study(study(rows, **changes)))
 
 
 def confounded(*, complete=False):
@@ -197,19 +171,15 @@ def test_confounded_cells_are_refused_until_the_missing_cells_take_the_ratio_apa
 
 
 def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
-    def table_of_(every, confirmed):
-        rows = []
-        for batch, steps in ((1_000, 20_000), (4_000, 30_000)):
-            for seed in range(1, 6):
-                columns = {"env_steps_to_target": steps, "env_steps": 60_000, "stage": confirmed, "digest": str(batch)}
-                rows.append(
-                    run(len(rows), runners=2, batch=batch, seed=seed, iteration_time_s=batch / 1_000, **columns)
-                )
-        seen = pd.DataFrame(
-            [(row["trial"], step, step / 1_000, 0.0) for row in rows for step in range(every, 60_001, every)],
-            columns=["trial", "env_steps", "wall_time_s", "eval_return"],
-        ).astype({"trial": "Int64", "env_steps": "Int64", "wall_time_s": "Float64", "eval_return": "Float64"})
-        return table("steps_to_target", rows, evaluations=lambda: seen)
+    def table_of_(every, stage):
+        rows = [
+            run(at, runners=2, batch=batch, seed=at % 5, iteration_time_s=batch / 1_000, stage=stage, digest=str(batch))
+            for at, batch in enumerate(np.repeat([1_000, 4_000], 5).tolist())
+        ]
+        rows = [
+            {**row, "env_steps": 60_000, "env_steps_to_target": 20_000 + 10_000 * (row["trial"] // 5)} for row in rows
+        ]
+        return table("steps_to_target", rows, evaluations=lambda: evaluations_of(as_frame(rows), every=every))
 
     coarse, fine = table_of_(20_000, "confirm"), table_of_(5_000, "race")
     assert "20,000 [0, 20,000] at 2 runners, batch 1,000" in coarse.conclusion
@@ -218,21 +188,24 @@ def test_batches_within_the_time_between_two_evaluations_are_not_ranked():
     assert fine.notes[0] == "Runs on seeds that settings were chosen by: the best ones look better than they are."
 
 
+def ended_as(status):
+    return [run(n, runners=n, status=status, timing=None, reason="it broke") for n in (1, 2, 4)]
+
+
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("rows", "words", "said"),
     [
-        ([], "No run is finished with a measured clock"),
-        (amdahl((4,)), "There is one scale only"),
-        (amdahl(blocks=1), "the speed-up is 8.26 (one run)"),
-        (
-            [run(n, runners=n, status="failed", timing="tainted") for n in (1, 2, 4)],
-            "No run is finished with a measured",
-        ),
-        ([*amdahl((1, 2)), run(90, runners=4, status="running", timing=None)], "From 1 to 2 runners"),
+        ([], "No run is finished with a measured clock", "No answer yet: 0"),
+        (amdahl((4,)), "There is one scale only", ""),
+        (amdahl(blocks=1), "the speed-up is 8.26 (one run)", ""),
+        (ended_as("failed"), "No run is finished with a measured", "All 3 trials failed"),
+        (ended_as("running"), "No run is finished with a measured", "No answer yet: 0"),
+        (ended_as("interrupted"), "No run is finished with a measured", "No answer"),
+        ([*amdahl((1, 2)), run(90, runners=4, status="running", timing=None)], "From 1 to 2 runners", ""),
     ],
-    ids=["empty", "one scale", "one seed", "all failed", "still running"],
+    ids=["empty", "one scale", "one seed", "all failed", "all running", "interrupted", "still running"],
 )
-def test_bad_input_gives_every_table_with_a_sentence(rows, words):
+def test_bad_input_gives_an_answer_and_every_table_with_a_sentence(rows, words, said):
     tables = [*Study(study(rows)).tables.values()]
     assert [each.key for each in tables] == [key for key, *_ in TABLES.values()]
     assert words in tables[0].conclusion
@@ -243,9 +216,10 @@ def test_bad_input_gives_every_table_with_a_sentence(rows, words):
             assert "None" not in text.replace(each.conclusion, "")
         if not each.frame.empty or each.key in ("T2", "T3", "T5", "T8", "T11"):
             assert each.n_failed == sum(row["status"] == "failed" for row in rows), each.key
-
-
-# --- hold-up ------------------------------------------------------------------------------------------------------
+    for kind in ("search", "throughput", "holdup"):
+        answer = Study(study(rows, kind=kind, sheet={"num_trials": 5})).answer()
+        assert answer.sentence.startswith(said if said[:3] != "All" or kind != "holdup" else "")
+        assert answer.unknown and "nan" not in answer.to_text().lower().split()
 
 
 @pytest.fixture(scope="module")
@@ -268,82 +242,42 @@ def test_a_damaged_certificate_costs_neither_estimates_nor_answer(folder, tmp_pa
 HOSTILE = '<script>alert("1")</script><img src=x onerror=alert(2)> & ünï'
 
 
-def made(key, conclusion="It is so.", **more):
-    columns = (TableColumn("x", "s", "", "A number."),)
-    frame = pd.DataFrame({"x": [1]})
-    return Table(key=key, title=f"Table {key}", frame=frame, columns=columns, conclusion=conclusion, n=1, **more)
-
-
-def empty(key, why="Nothing to show."):
-    return without_rows(key, f"Table {key}", why)
-
-
-def bars(ax, frame):
-    ax.barh(frame["name"], frame["value"])
-    ax.set_xlabel("value [1]")
-
-
-def picture(key="efficiency", **more):
-    frame = pd.DataFrame({"name": ["one", "two"], "value": [0.3, 0.7]})
-    return Figure(key=key, title=f"Picture {key}", alt="One is 0.3.", caption="Bars.", frame=frame, paint=bars, **more)
-
-
-PICTURE = picture()
-ANSWER = Answer(
-    kind="throughput",
-    findings=(
-        Fact(role="answer", text="Batch 64 learnt best."),
-        Fact(role="support", text="It is a fact."),
-        Fact(role="unknown", text="other seeds.", command="python run_study.py --space x.yaml"),
-        Fact(role="limit", text="It is one run."),
-    ),
-    setting="train_batch_size: 64  lr: 1e-3",
-    rows=made("answer"),
-    figure="efficiency",
-)
-
-
-def build(tables, figures, **changes):
-    values = {"name": "demo", "source": "studies/demo", "summary": "A study.", "answer": ANSWER}
-    return Report(**{**values, "tables": tuple(tables), "figures": tuple(figures), **changes})
-
-
-def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty():
-    tables = [made("T2"), empty("T3"), *(made(key) for key in ("T5", "T8", "T1"))]
-    report = build(tables, [PICTURE, *(picture(f"p{number}") for number in range(8))])
-    assert [each.key for each in report.shown_tables] == ["T2", "T5"], "those of the study's question"
-    assert len(report.shown_figures) == MOST - 1, "one stands beside the answer"
-    assert "`T1` (Table T1)" in report.files[0], "what is left out is a file"
-
-
-def test_names_and_reasons_are_text_and_never_elements():
-    hostile = replace(PICTURE, title=HOSTILE, alt=HOSTILE, caption=HOSTILE)
-    facts = tuple(Fact(role=role, text=HOSTILE) for role in ("answer", "support", "unknown", "limit"))
-    report = build(
-        [made("T2", HOSTILE, notes=(HOSTILE,), definitions=(HOSTILE,))],
-        [hostile, absent("phases", HOSTILE, HOSTILE)],
-        name=HOSTILE,
-        summary=HOSTILE,
-        answer=replace(ANSWER, findings=facts),
-    )
-    seen = Outline(to_html(report)).seen
-    assert "script" not in {tag for tag, _ in seen}
-    assert all(named.get("class") == "picture" for tag, named in seen if tag == "img")
-    assert not any(name.startswith("on") for _, named in seen for name in named)
-    assert "&lt;script&gt;" in to_html(report)
-
-
 @pytest.fixture(scope="module")
 def report():
     truth = Truth(cells=((2, 2048), (4, 2048), (8, 2048), (2, 4096)), blocks=3, failed=1)
     return make_report(Study(study(planted_runs(truth, np.random.default_rng(2)))))
 
 
-@pytest.fixture(scope="module")
-def small():
-    """A report that is quickly written: two tables, a figure and one that is missing."""
-    tables = [made("T1"), made("T2", "Twice as fast."), empty("T3")]
-    return build(tables, [PICTURE, absent("score", "Score", "Refused. Fix: none.")])
+def filled(report, text):
+    """Return a report with a text wherever a study's names, reasons and sentences stand."""
+    facts = tuple(replace(each, text=text) for each in report.answer.findings)
+    words = {"title": text, "conclusion": text, "notes": (text,), "definitions": (text,)}
+    tables = [
+        replace(each, frame=each.frame.assign(**dict.fromkeys(each.frame.select_dtypes("string"), text)), **words)
+        for each in report.tables
+    ]
+    figures = tuple(replace(each, title=text, alt=text, caption=text) for each in report.figures)
+    told = {"name": text, "summary": text, "answer": replace(report.answer, findings=facts)}
+    return replace(report, tables=tuple(tables), figures=figures, **told)
+
+
+@pytest.mark.parametrize("name", ["planted", "example_throughput", "example_study", "example_coinrun"])
+def test_a_page_has_at_most_five_tables_and_figures_and_none_is_empty(report, name):
+    made = report if name == "planted" else make_report(example(name))
+    above, below = [each.key for each in made.answer.tables], [each.key for each in made.shown_tables]
+    assert 1 <= len(above) + len(below) <= MOST and not {*above} & {*below}
+    assert not any(each.empty for each in made.shown_tables)
+    assert (made.beside is not None) + len(made.shown_figures) <= MOST
+    assert all(f"`{each.key}` ({each.title})" in made.files[-2] for each in made.tables if not each.empty)
+
+
+def test_names_and_reasons_are_text_and_never_elements(report):
+    page = to_html(filled(report, HOSTILE))
+    seen = Outline(page).seen
+    assert "script" not in {tag for tag, _ in seen}
+    assert all(named.get("class") == "picture" for tag, named in seen if tag == "img")
+    assert not any(name.startswith("on") for _, named in seen for name in named)
+    assert page.count("&lt;script&gt;") > 10
 
 
 def test_a_page_is_whole_and_asks_for_nothing(report):
@@ -371,21 +305,19 @@ def test_formats_are_some_of_those_that_there_are():
             parse_formats(text)
 
 
-def test_the_files_are_all_there_and_stale_ones_go(small, tmp_path):
-    (tmp_path / "figures").mkdir(parents=True)
-    (tmp_path / "tables").mkdir()
-    names = ("figures/score.svg", "tables/prices.csv")
-    stale = [tmp_path / name for name in names]
-    for file in (*stale, tmp_path / "figures" / "mine.svg"):
+def test_the_files_are_all_there_and_stale_ones_go(report, tmp_path):
+    drawn, missing = ([each.key for each in report.figures if each.drawn is is_drawn] for is_drawn in (True, False))
+    stale = [tmp_path / f"figures/{missing[0]}.svg", tmp_path / "tables/answer.csv"]
+    for file in (*stale, mine := tmp_path / "figures" / "mine.svg"):
+        file.parent.mkdir(exist_ok=True)
         file.write_text("of an earlier report")
-    files = write(small, tmp_path, ("html", "csv", "tex"))
+    files = write(report, tmp_path, ("html", "csv", "tex"))
     assert files[0] == tmp_path / "report.html"
     assert all(file.stat().st_size > 0 for file in files)
-    names = {file.relative_to(tmp_path).as_posix() for file in files}
-    forms = {f"tables/{key}.{form}" for key in ("T1", "T2", "T3") for form in ("csv", "tex")}
-    pictures = {f"figures/efficiency.{form}" for form in ("svg", "png", "csv", "pdf")}
-    assert names == {"report.html", *forms, *pictures}
-    assert not any(file.exists() for file in stale)
-    assert (tmp_path / "figures" / "mine.svg").exists()
+    forms = {f"tables/{each.key}.{form}" for each in report.tables for form in ("csv", "tex")}
+    pictures = {f"figures/{key}.{form}" for key in drawn for form in ("svg", "png", "csv", "pdf")}
+    assert {file.relative_to(tmp_path).as_posix() for file in files} == {"report.html", *forms, *pictures}
+    assert mine.exists() and not any(file.exists() for file in stale)
     with (tmp_path / "tables" / "T2.csv").open() as lines:
-        assert list(csv.DictReader(line for line in lines if not line.startswith("#"))) == [{"x": "1"}]
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    assert [row["num_env_runners"] for row in rows] == ["2", "4", "8"]

@@ -24,12 +24,10 @@ from tests.benchmarks.confirmation import CASES, SPREADS, simulated
 
 PAGE = Path(__file__).parents[2] / "study/designs/holdup/evidence.md"
 
-TARGET, SMALL, UNSEEN, BUDGET = 46, 10, (23, 64), 500_000
+TARGET, SMALL, BUDGET = 46, 10, 500_000
 
 
-def limits(*unseen, num_seeds=20):
-    confirm = {"num_seeds": num_seeds}
-    return HoldUpSpec(target_scale=TARGET, small_scale=SMALL, unseen_scales=[*unseen], confirm=confirm)
+LIMITS = HoldUpSpec(target_scale=TARGET, small_scale=SMALL, confirm={"num_seeds": 20})
 
 
 def arm(scores, scale=TARGET, *, name="winner", solved=None, steps=200_000.0):
@@ -52,16 +50,8 @@ def together(*arms):
     return {(each.name, each.scale): each for each in arms}
 
 
-def verdict(winner, *others, unseen=UNSEEN, num_seeds=None, env_steps=BUDGET) -> Verdict:
-    """Judge a winner, the same at every scale or several; the arms at the small scale and naive growth are others."""
-    winners = winner if isinstance(winner, list) else [winner, *(moved(winner, scale) for scale in unseen)]
-    scales = [each.scale for each in winners if each.scale not in (TARGET, SMALL)]
-    num_seeds = num_seeds or max(min(len(each.runs) for each in winners), 5)
-    return judge(together(*winners, *others), limits(*scales, num_seeds=num_seeds), env_steps)
-
-
-def moved(one, scale):
-    return replace(one, scale=scale)
+def verdict(*arms, env_steps=BUDGET) -> Verdict:
+    return judge(together(*arms), LIMITS, env_steps)
 
 
 def check(judged: Verdict, name: str) -> Check:
@@ -75,44 +65,26 @@ def small(scores):
 GOOD = [1.0, 0.98, 1.02, 0.99, 1.01, 1.0, 0.97, 1.03, 1.0, 1.0] * 2
 
 
-def test_one_lost_run_of_twenty_breaks_the_rule_on_the_mean_and_one_that_missed_the_target_does_not():
-    lost = verdict(arm([*GOOD[:19], None]), small(GOOD))
-    assert check(lost, "solved@46").passed and check(lost, "score_kept@46").passed is False
-    assert verdict(arm(GOOD, solved=[True] * 19 + [False]), small(GOOD)).learning
-
-
 def test_the_share_solved_must_be_enough_at_each_of_the_last_evaluations():
     def solved_at(*counts):
-        runs = [
-            replace(run, solved_at=tuple(place < number for number in counts))
-            for place, run in enumerate(arm(GOOD).runs)
-        ]
-        return check(verdict(Arm(name="winner", scale=TARGET, runs=tuple(runs)), small(GOOD), unseen=()), "solved@46")
+        of = [tuple(place < number for number in counts) for place in range(20)]
+        runs = tuple(replace(run, solved_at=each) for run, each in zip(arm(GOOD).runs, of, strict=True))
+        return check(verdict(Arm(name="winner", scale=TARGET, runs=runs), small(GOOD)), "solved@46")
 
     assert [num_solved_needed(20, share) for share in (0.95, 0.55, 0.951, 1.0)] == [19, 11, 20, 20]
     assert solved_at(20, 19, 19).passed
     lost = solved_at(20, 18, 20)
     assert (lost.passed, lost.value.value) == (False, pytest.approx(0.9))
     assert lost.note == "20, 18, 20 of 20, the last evaluation last"
-    assert lost.law == "at least 19 of 20 test seeds solved at 46, at each of the last evaluations"
 
 
 def test_a_rule_that_runs_are_too_unlike_to_show_is_not_broken():
     unlike = small([1.0] * 9 + [0.1])  # a reference that failed once: its mean may be much higher
-    judged = verdict(arm(GOOD[:10]), unlike, unseen=())
+    judged = verdict(arm(GOOD[:10]), unlike)
     assert (check(judged, "score_kept@46").passed, check(judged, "score_kept@46").lost) == (False, False)
     assert (judged.learning, judged.sentence) == (False, "is not shown to hold up")
-    worse = verdict(arm([each - 0.2 for each in GOOD]), small(GOOD), unseen=())
+    worse = verdict(arm([each - 0.2 for each in GOOD]), small(GOOD))
     assert check(worse, "score_kept@46").lost and worse.sentence == "does not hold up"
-
-
-def test_every_unseen_scale_must_hold_and_the_winner_at_the_small_scale_is_not_judged():
-    good, bad = arm(GOOD), arm([0.5] * 20, 64)
-    judged = verdict([good, moved(good, 23), bad], small(GOOD))
-    assert check(judged, "score_kept@23").passed
-    assert check(judged, "score_kept@64").passed is False
-    assert judged.sentence == "does not hold up"
-    assert verdict([good, arm([0.0] * 20, SMALL)], small(GOOD)).sentence == "holds up"
 
 
 def test_runs_that_do_not_differ_give_no_spread_and_no_error():
@@ -125,7 +97,7 @@ def test_runs_that_do_not_differ_give_no_spread_and_no_error():
 
 
 def test_one_run_is_no_evidence():
-    (found,) = score_kept(together(arm([1.0]), small(GOOD)), limits(), OURS)
+    (found,) = score_kept(together(arm([1.0]), small(GOOD)), LIMITS, OURS)
     assert found.passed is False
     assert "too few runs" in found.note
     (row,) = compared(arm([1.0]), arm([0.1] * 9, name="b"))
@@ -171,31 +143,8 @@ def test_steps_are_saved_only_if_they_are_wherever_between_two_evaluations_the_r
     assert fine.note.startswith("evaluations are up to 10,000 env steps apart")
 
 
-def test_the_winner_is_held_against_the_better_of_the_arms_at_the_small_scale():
-    best, own = small([0.97] * 19 + [0.98]), arm(GOOD, SMALL)
-
-    def kept(scores, *references):
-        return check(verdict(arm(scores), *references), "score_kept@46")
-
-    assert kept(GOOD, best).value.value == pytest.approx(1.0 - 0.9705)
-    assert kept(GOOD, best, own).value.value == pytest.approx(0.0)
-    assert kept(GOOD, best, own).note == "against winner, where the bound is lowest"
-    assert kept([0.9] * 10 + [0.91] * 10, best).passed is False
-    assert kept([0.93] * 10 + [0.94] * 10, best).passed
-    assert kept([0.93] * 10 + [0.94] * 10, best, own).passed is False
-
-
 def compared(winner, *rivals, tolerance=0.05):
     return compare(winner, rivals, rng=np.random.default_rng(1), tolerance=tolerance, env_steps=BUDGET)
-
-
-def test_the_comparison_is_corrected_for_the_number_of_rivals():
-    like, worse = arm(GOOD[:10], name="like"), arm([0.5, 0.52, 0.48, 0.5, 0.51] * 2, name="worse")
-    rows = compared(arm(GOOD), like, worse)
-    assert [row.standing for row in rows] == ["as good", "better"]
-    assert rows[1].p_adjusted == pytest.approx(2 * rows[1].p_value)
-    assert [row.solved for row in rows] == [(20, 10), (20, 0)]
-    assert rows[1].difference.value == pytest.approx(1.0 - 0.502)
 
 
 def test_a_rival_that_scores_as_well_and_takes_longer_is_worse():
@@ -215,9 +164,6 @@ def test_whether_the_search_paid_is_decided_by_the_strongest_rival():
     assert search_paid(compared(winner, worst, like, worse)) == ("not paid", "like")
     assert search_paid(compared(winner, worst, arm([0.9, 1.08] * 5, name="noisy"))) == ("open", "noisy")
     assert search_paid(compared(winner)) == ("not paid", None)  # each rival is the winner
-
-
-# --- how often it is right, by simulation ----------------------------------------------------------------------------
 
 
 def on_the_page(row):
