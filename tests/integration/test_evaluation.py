@@ -1,6 +1,5 @@
 """Evaluations: in lanes of ours as in RLlib's own loop, by RLlib's runner with all its parts, at random."""
 
-import json
 import random
 import re
 from pathlib import Path
@@ -22,9 +21,7 @@ from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from scipy import stats
-from typer.testing import CliRunner
 
-from study.cli import commands as cli
 from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
@@ -185,22 +182,6 @@ def test_an_evaluation_has_its_own_environment_and_counts_the_episodes_that_it_c
     results = [evaluate(PPOConfig(), None, spec(**given, **changes)) for changes in asked]
     expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((30.0,) * 3, 0), ((11.0,) * 3, 3)]
     assert [(each.returns, each.num_cut) for each in results] == expected
-
-
-def test_the_command_plays_at_random_in_a_space_that_has_no_floor(tmp_path: Path) -> None:
-    (file := tmp_path / "space.yaml").write_text(
-        "{environment: {id: CartPole-v1}, parameters: {num_env_runners: 1}, budget: {env_steps: 2000}, "
-        "search: {num_trials: 2}, evaluation: {episodes: 70}}"
-    )
-
-    def told(*words: Any) -> Any:
-        words = ("evaluate", str(file), "--random", "--json", *words)
-        return json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
-
-    found, few = told(), told("--episodes", "9")
-    assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
-    assert few["returns"] == found["returns"][:9]
-    assert told("--episodes", "9", "--seed", "3")["returns"] != few["returns"]
 
 
 # --- played by RLlib's runner -----------------------------------------------------------------------------------------

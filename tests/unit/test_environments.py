@@ -78,10 +78,28 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("env_id", "kwargs", "words"), REFUSED)
-def test_what_cannot_be_made_or_trained_is_refused_in_one_line(env_id: str, kwargs: dict[str, Any], words: str) -> None:
-    place, text = fault(env_id, kwargs=kwargs)
-    assert (place, words in text, "\n" in text) == ("environment.id", True, False), text
+BY_ENVPOOL: list[tuple[str, dict[str, Any], str, str]] = [
+    ("Acrobt-v1", {}, "id", "Did you mean 'Acrobot-v1'?"),
+    (f"{HERE}Plain", {}, "id", "no such environment, got 'tests.environments:Plain'"),
+    ("ConnectFour-v1", {}, "id", "must be for one player"),
+    ("MiniGrid-Empty-5x5-v0", {}, "id", "observations are one array, got 'MiniGrid-Empty-5x5-v0' with Dict"),
+    ("Taxi-v3", {}, "id", "or `backend: gymnasium`"),
+    ("CartPole-v1", {"gravitation": 3}, "kwargs", "gravitation"),
+    ("CartPole-v1", {"batch_size": 2}, "kwargs", "batch_size"),
+    ("Catch-v0", {"height": "many"}, "kwargs", "__init__(): incompatible constructor arguments. Change"),
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "env_id", "kwargs", "where", "words"),
+    [
+        *(("gymnasium", env_id, kwargs, "id", words) for env_id, kwargs, words in REFUSED),
+        *(pytest.param("envpool", *each, marks=needs_envpool) for each in BY_ENVPOOL),
+    ],
+)
+def test_what_cannot_be_made_or_trained_is_refused_in_one_line(backend, env_id, kwargs, where, words) -> None:
+    place, text = fault(env_id, kwargs=kwargs, backend=backend)
+    assert (place, words in text, "\n" in text) == (f"environment.{where}", True, False), text
 
 
 @pytest.mark.parametrize(
@@ -180,25 +198,6 @@ def test_what_envpool_observes(env_id: str, shape: tuple[int, ...]) -> None:
         assert observation.dtype == np.float32
         assert spaces.observation_space.contains(observation)
         assert len(shape) == 1 or 0.3 < observation.max() <= 1
-
-
-@needs_envpool
-@pytest.mark.parametrize(
-    ("env_id", "kwargs", "where", "words"),
-    [
-        ("Acrobt-v1", {}, "id", "Did you mean 'Acrobot-v1'?"),
-        ("tests.environments:Plain", {}, "id", "no such environment, got 'tests.environments:Plain'"),
-        ("ConnectFour-v1", {}, "id", "must be for one player"),
-        ("MiniGrid-Empty-5x5-v0", {}, "id", "observations are one array, got 'MiniGrid-Empty-5x5-v0' with Dict"),
-        ("Taxi-v3", {}, "id", "or `backend: gymnasium`"),
-        ("CartPole-v1", {"gravitation": 3}, "kwargs", "gravitation"),
-        ("CartPole-v1", {"batch_size": 2}, "kwargs", "batch_size"),
-        ("Catch-v0", {"height": "many"}, "kwargs", "__init__(): incompatible constructor arguments. Change"),
-    ],
-)
-def test_what_envpool_cannot_make_is_refused_in_one_line(env_id, kwargs, where, words) -> None:
-    place, text = fault(env_id, kwargs=kwargs, backend="envpool")
-    assert (place, words in text, "\n" in text) == (f"environment.{where}", True, False), text
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,16 @@ UNSCORED = "environment: {id: CartPole-v1}\nparameters: {num_env_runners: [1, 2]
 def test_a_random_policy_plays_in_a_space_that_needs_no_floor_or_in_a_study_s(folder, tmp_path):
     in_study = random_policy(folder.path)
     assert (in_study.title, in_study.row, in_study.spec) == ("demo: random policy", None, spec())
-    (file := tmp_path / "new.yaml").write_text(f"{UNSCORED}search: {{num_trials: 2}}\n")
-    assert random_policy(file).spec.environment.floor is None
+    (file := tmp_path / "new.yaml").write_text(f"{UNSCORED}search: {{num_trials: 2}}\nevaluation: {{episodes: 70}}\n")
+
+    def told(*words):
+        words = ("evaluate", str(file), "--random", "--json", *words)
+        return json.loads(CliRunner().invoke(cli.app, words, catch_exceptions=False).stdout)
+
+    found, few = told(), told("--episodes", "9")
+    assert (found["n"], found["random"], found["checkpoint"], found["seed"]) == (70, True, None, 10_000)
+    assert few["returns"] == found["returns"][:9]
+    assert told("--episodes", "9", "--seed", "3")["returns"] != few["returns"]
 
 
 @pytest.mark.parametrize(
