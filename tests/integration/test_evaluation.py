@@ -28,11 +28,12 @@ from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.environments import make_env
+from study.trial.engine.envs.environments import EnvFactory, make_env
 from study.trial.engine.envs.probing import probe
 from study.trial.evaluation import EvaluationResult, evaluate, runner_of
 from study.trial.experiment import configuration_of, with_spaces
-from study.trial.policy import pack_policy, read_state, state_of
+from study.trial.policy import read_state
+from study.trial.run import pack_policy, state_of
 from tests.environments import Plain
 from tests.script_facts import as_of_script
 from tests.spaces import spec
@@ -47,16 +48,20 @@ def evaluate_module(
 ) -> EvaluationResult:
     """Play the episodes as a trial does; `config` is that of the network, where it is not the space's own."""
     if module is None:
-        return evaluate(PPOConfig(), None, space, **options)
+        return evaluate(config_of(space), None, space, **options)
     config = config or configuration_of(space, spaces=probe(space.environment, ""))
     return evaluate(config, {"rl_module": {"default_policy": module.get_state()}}, space, **options)
+
+
+def config_of(space: StudySpec) -> PPOConfig:
+    return PPOConfig().environment(EnvFactory(space.evaluated_environment))
 
 
 def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:
     space = spec(environment__id=env_id, evaluation__episodes=episodes, **changes)
     spaces = probe(space.environment, "")
     both = {"observation_space": spaces.observation_space, "action_space": spaces.action_space}
-    config = PPOConfig().environment(**both).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
+    config = config_of(space).environment(**both).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
     torch.manual_seed(5)
     module = config.get_rl_module_spec(spaces={"default_policy": tuple(both.values())}, inference_only=True).build()
     for parameter in module.parameters():  # far from zero, so that actions differ and leave the bounds
