@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from study.text import printable
 
@@ -35,8 +35,13 @@ def _send(text: str, *, error: bool) -> None:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:  # nobody reads it: neither the study nor the end of the program is disturbed
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (a device)
-            os.dup2(nowhere.fileno(), stream.fileno())
+        to_nowhere(stream)
+
+
+def to_nowhere(stream: TextIO) -> None:
+    """Send what a stream holds and will get to nowhere: Python writes the rest as it ends, and would fail again."""
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (a device)
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def write_json(content: Any) -> None:

@@ -18,7 +18,7 @@ from study.space.parameters import SCALE
 from study.space.sections import BudgetSpec
 from study.space.settings import Variant, batch_domain
 from study.space.spec import Execution, StudySpec
-from study.text import count, listed
+from study.text import count, duration, listed
 
 LANE_MB = 0.3
 """Memory that an emulated trial is reckoned to need for each lane: a small Gymnasium environment with its wrappers. One
@@ -115,7 +115,7 @@ _LEARNT_S = {"rllib": 25e-6, "fused": 2e-6}
 """Seconds of a step in each epoch, in minibatches of 128."""
 _PICTURE_S = 0.2e-3, 0.65e-3
 """What convolutions on 64 x 64 pixels add to both."""
-_SMALL = Speeds(step_s=13e-6, episode_steps=None)
+_SMALL = Speeds(step_s=13e-6, episode_steps=0.0)
 """Acrobot-v1, which stands for an environment that was not measured."""
 _START_S, _PROCESS_S = 6.0, 2.5
 """Start-up of a trial, and CPU seconds in which each further process is imported."""
@@ -144,8 +144,9 @@ def guess_seconds(
     limit = budget.iterations if iterations is None else iterations
     limits = [budget.time_s, limit and trained_s * batch * limit, budget.env_steps and trained_s * budget.env_steps]
     start_s = _START_S + _PROCESS_S * len(processes(spec, num_env_runners, execution)) / cluster.capacity
-    played = evaluation.num_evaluations * evaluation.episodes if spec.learns and speeds.episode_steps else 0
-    evaluated_s = played * min(speeds.episode_steps or 0.0, evaluation.max_episode_steps) * step_s
+    played = evaluation.num_evaluations * evaluation.episodes if spec.learns else 0
+    length = math.inf if speeds.episode_steps is None else speeds.episode_steps
+    evaluated_s = played * min(length, evaluation.max_episode_steps) * step_s
     return start_s + min(seconds for seconds in limits if seconds is not None) + evaluated_s
 
 
@@ -234,7 +235,7 @@ def _check_fit(spec: StudySpec, scale: int, cluster: ClusterShape, execution: Ex
 
 
 def _resources(of: Process | NodeShape) -> str:
-    gpus = f", {of.num_gpus:g} GPUs" if of.num_gpus not in (0, UNKNOWN) else ""
+    gpus = f", {of.num_gpus:g} GPU{'s' * (of.num_gpus != 1)}" if of.num_gpus not in (0, UNKNOWN) else ""
     memory = f", {of.memory_mb} MB" if of.memory_mb != UNKNOWN else ""
     return f"{count(of.num_cpus, 'CPU')}{gpus}{memory}"
 
@@ -380,6 +381,10 @@ def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
     return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
 
 
+FEW = 3
+"""Trials of a scale below which its search is hardly one."""
+
+
 def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     """Yield a line for each thing that the times, or the learning, of the planned trials will suffer from."""
     if (facts := spec.script) is not None:
@@ -394,6 +399,21 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
     if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
         why = spec.fused_obstacle or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    each_gets, scales = len(plan.requests) // len(spec.scales), len(spec.scales)
+    if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and scales > 1 and each_gets < FEW:
+        yield (
+            f"Few trials: {count(len(plan.requests), 'trial')} over {scales} numbers of runners are about {each_gets} "
+            "for each, of which Optuna learns little: its first ten are drawn at random. More trials: --trials."
+        )
+    evaluation, speeds = spec.evaluation, plan.cluster.speeds
+    if speeds is not None and speeds.episode_steps is None and spec.learns:
+        longest = duration(evaluation.episodes * evaluation.max_episode_steps * speeds.step_s)
+        yield (
+            f"Endless: no episode of {spec.environment.id} ended while random actions played it for a moment. An "
+            f"evaluation of {evaluation.episodes} such episodes takes {longest} of CPU time at least, and there are "
+            f"{evaluation.num_evaluations} in a trial: each episode is cut at evaluation.max_episode_steps, "
+            f"{evaluation.max_episode_steps:,}. Set environment.max_episode_steps where one should end sooner."
+        )
     needed = {each.num_env_runners: each for each in plan.kinds if each.variant == "study"}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")
     if emulated and spec.execution == "auto":

@@ -57,9 +57,6 @@ class AtStep(Plain):
 
 
 class Raises(AtStep):
-    def __init__(self, at_step: int = 1000) -> None:
-        super().__init__(at_step)
-
     def happens(self) -> float:
         raise ZeroDivisionError(f"planted fault at step {self.at_step}")
 
@@ -73,11 +70,6 @@ class Hangs(AtStep):
     def happens(self) -> float:
         time.sleep(3600)
         return 1.0
-
-
-class Endless(Plain):
-    def __init__(self) -> None:
-        super().__init__(length=10**12)
 
 
 class Sleeps(Plain):
@@ -180,31 +172,22 @@ class Returns(Plain):
 
 
 class Keeps(Plain):
-    """Episodes of two steps; keeps its action and returns the same array every time: the number of the step."""
+    """Keeps its first action, and writes every observation into one array, of more digits than it declares."""
 
     action_space = Box(-1.0, 1.0, (2,), np.float32)
 
     def __init__(self) -> None:
         super().__init__(length=2)
         self.action: Any = None
-        self.observation = np.zeros(3, np.float32)
+        self.observation = np.zeros(3)
 
     def observe(self) -> Any:
-        self.observation[:] = self.steps
+        self.observation[:] = self.steps / 3
         return self.observation
 
     def reward(self, action: Any) -> float:
         self.action = action if self.action is None else self.action
-        return 1.0
-
-
-class OneArray(Plain):
-    """Declares float32, and writes every observation into the same array of float64, which it returns."""
-
-    def observe(self) -> Any:
-        self.array = getattr(self, "array", np.zeros(3))
-        self.array[:] = super().observe()
-        return self.array
+        return float(np.sum(action))
 
 
 class Picture(Plain):
@@ -255,16 +238,6 @@ class Draws(Plain):
         picture = np.zeros((33, 51, 3), np.uint8)
         picture[:, : 2 * self.steps, 0] = 255
         return picture
-
-
-class Breaks(Draws):
-    def render(self) -> Any:
-        return super().render() if self.steps < 3 else 1 / 0
-
-
-class DrawsNothing(Draws):
-    def render(self) -> Any:
-        return None
 
 
 # --- simulators that keep state in their process ---------------------------------------------------------------------

@@ -21,7 +21,7 @@ from typer.main import get_command
 from study import options
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, write, write_json
+from study.console import say, to_nowhere, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, StudyError, in_one_line, wrong_option
 from study.launch.commands import app as launch_app
@@ -336,6 +336,8 @@ def main(command: str = "") -> NoReturn:
         elif is_full:
             where, rule = str(getattr(error, "filename", None) or "output"), f"must be writable ({error})"
             fix = "Free some space, then run the same command again."
+            if not getattr(error, "filename", None):
+                to_nowhere(sys.stdout)
             say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
         else:
             what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"

@@ -38,7 +38,7 @@ class Speeds:
     step_s: float
     """Seconds of a step, resets included."""
     episode_steps: float | None
-    """Mean steps of the episodes that ended meanwhile; None: none did."""
+    """Mean steps of the episodes that ended meanwhile, else Gymnasium's limit; None: none ended, and there is none."""
     observation_shape: tuple[int, ...] = ()
     """Of what the network sees; empty where nobody knows."""
 

@@ -384,9 +384,10 @@ class RecordLog(contextlib.AbstractContextManager["RecordLog"]):
         """
         self.path, self._writing = path, threading.Lock()
         self._closed = False
-        self._began, self._next_seq, self._end = time.time() - time.clock_gettime(_CLOCK), 0, 0
+        self._next_seq, self._end, now = 0, 0, time.time()
         for line in read_lines(path):
-            self._next_seq, self._end = line.seq + 1, line.end
+            self._next_seq, self._end, now = line.seq + 1, line.end, max(now, line.time)
+        self._began = now - time.clock_gettime(_CLOCK)
         with usable(path, "a file that can be written", "Correct its permissions, or free some space."):
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             os.ftruncate(self._file, self._end)
@@ -394,7 +395,10 @@ class RecordLog(contextlib.AbstractContextManager["RecordLog"]):
         self._inode = os.fstat(self._file).st_ino
 
     def now(self) -> float:
-        """Return the time of records: seconds since the epoch as the session began, whatever becomes of the clock."""
+        """Return the time of records: seconds since the epoch as the session began, whatever becomes of the clock.
+
+        It never goes back: where the clock was set back between two sessions, the second goes on at the last record.
+        """
         return self._began + time.clock_gettime(_CLOCK)
 
     def append(self, record: Record) -> Line:

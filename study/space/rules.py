@@ -102,6 +102,9 @@ MUST: tuple[Row, ...] = (
     *((f"environment.{name}", lambda s, name=name: not _above(s.environment.floor, getattr(s.environment, name)),
        "must be above the floor, {s.environment.floor}", "Set floor to what a policy gets that learnt nothing.")
       for name in ("reference", "target")),
+    ("environment.target", lambda s: s.environment.target != s.environment.reference
+     and not _above(s.environment.target, s.environment.reference),
+     "must not be above the reference, {s.environment.reference}", "Lower it, or raise environment.reference."),
     *((f"{section}.kwargs", lambda s, of=section: not has_levels(s.environment.id, getattr(s, of).kwargs),
        "a Procgen game has distribution_mode easy or hard, num_levels and start_level from 0 to 1,000,000,000", "")
       for section in ("environment", "evaluation")),

@@ -286,12 +286,11 @@ small one, the rest between."""
 
 LEARNERS = "num_learners"
 """An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
-_MEANING = "Learner processes; 0: the learner is in the main process. Otherwise `resources.num_learners`."
 AXES = {
     SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
     **{name: NAMES[name] for name in ("num_envs_per_env_runner", "train_batch_size", "steps_per_env_runner")},
     **{name: NAMES[name] for name in ("minibatch_size", "num_minibatches", "num_epochs")},
-    LEARNERS: Parameter(name=LEARNERS, kind=int, default=0, minimum=0, maximum=MAX_PROCESSES, meaning=_MEANING),
+    LEARNERS: Parameter(LEARNERS, 0, "Learner processes, as `resources.num_learners`.", int, maximum=MAX_PROCESSES),
 }
 """What a grid can vary: what an iteration's time depends on, in the order of the tables."""
 

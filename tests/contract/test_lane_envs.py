@@ -16,10 +16,6 @@ backends = pytest.mark.parametrize("backend", ["gymnasium", pytest.param("envpoo
 TASKS = ["CartPole-v1", "LunarLander-v3", "Pendulum-v1"]
 
 
-def environment(env_id="CartPole-v1", **content):
-    return EnvironmentSpec(id=env_id, floor=0, reference=1, target=1, **content)
-
-
 class Played:
     """Lanes with arrays to step into; rows that a step does not write stay NaN."""
 
@@ -52,7 +48,7 @@ def actions_of(space, steps, lanes):
 @backends
 @pytest.mark.parametrize("env_id", TASKS)
 def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
-    spec = environment(env_id, backend=backend)
+    spec = EnvironmentSpec(id=env_id, backend=backend)
     seeds = [5, 2**31 - 1]
     played, env = Played(EnvFactory(spec), seeds), make_env(spec)
     observation, _ = env.reset(seed=seeds[1])
@@ -82,7 +78,7 @@ def test_a_lane_plays_what_one_environment_with_its_seed_plays(env_id, backend):
     ],
 )
 def test_the_given_limit_or_else_the_environments_own_truncates(env_id, given, limit, backend):
-    played = Played(EnvFactory(environment(env_id, backend=backend, max_episode_steps=given)), [1, 2])
+    played = Played(EnvFactory(EnvironmentSpec(id=env_id, backend=backend, max_episode_steps=given)), [1, 2])
     played.reset()
     space = played.envs.action_space
     idle = np.zeros((2, *space.shape), space.dtype) + (1 if env_id != "Pendulum-v1" else 0)  # no torque
@@ -93,12 +89,12 @@ def test_the_given_limit_or_else_the_environments_own_truncates(env_id, given, l
 
 @backends
 def test_an_end_in_the_last_allowed_step_is_both(backend):
-    free = Played(EnvFactory(environment(backend=backend)), [1])
+    free = Played(EnvFactory(EnvironmentSpec(id="CartPole-v1", backend=backend)), [1])
     free.reset()
     length = 1
     while not free.step([1])[2][0]:
         length += 1
-    limited = Played(EnvFactory(environment(backend=backend, max_episode_steps=length)), [1])
+    limited = Played(EnvFactory(EnvironmentSpec(id="CartPole-v1", backend=backend, max_episode_steps=length)), [1])
     limited.reset()
     outcomes = [limited.step([1])[2:] for _ in range(length)]
     assert [(bool(ends[0]), bool(cut[0])) for ends, cut in outcomes] == [(False, False)] * (length - 1) + [(True, True)]
@@ -106,7 +102,7 @@ def test_an_end_in_the_last_allowed_step_is_both(backend):
 
 @backends
 def test_only_the_first_lanes_are_stepped(backend):
-    seeds, factory = [1, 2, 3, 4], EnvFactory(environment("Acrobot-v1", backend=backend, max_episode_steps=20))
+    seeds, factory = [1, 2, 3, 4], EnvFactory(EnvironmentSpec(id="Acrobot-v1", backend=backend, max_episode_steps=20))
     together, apart = Played(factory, seeds), [Played(factory, [seed]) for seed in seeds]
     together.reset()
     for lane in apart:
@@ -126,7 +122,7 @@ def test_only_the_first_lanes_are_stepped(backend):
 def test_a_training_step_waits_for_every_lane_and_an_evaluation_does_not(backend, monkeypatch):
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    spec = environment(backend=backend, step_wait_ms=10)
+    spec = EnvironmentSpec(id="CartPole-v1", backend=backend, step_wait_ms=10)
     for make, expected in ((EnvFactory(spec, waits=True), 0.06), (EnvFactory(spec), 0), (lambda: make_env(spec), 0)):
         waits.clear()
         played = Played(make, [1, 2, 3])
@@ -172,4 +168,4 @@ def test_an_environment_may_keep_its_action_and_reuse_its_observation():
     played.step(actions)
     ((_, last),) = played.finals
     played.step(actions)
-    assert last.tolist() == [2, 2, 2]  # the step count of the episode that ended
+    assert last.tolist() == [np.float32(2 / 3)] * 3  # of the last step of the episode that ended

@@ -1,13 +1,18 @@
-"""Learning does not depend on placement: the same lanes in many processes, in few, in one."""
+"""Learning does not depend on placement: the same lanes in many processes, in few, in one, and under Ray Tune."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from ray import tune
 
 from study.errors import TrialError
+from study.trial.measure import RESULT
+from study.trial.trainable import TRIAL, StudyTrial
 from tests.integration import trials
-from tests.integration.trials import running, weights_of
+from tests.integration.trials import live_runners, running, trial_config, weights_of
+from tests.values import replace
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
@@ -59,12 +64,6 @@ def test_learning_and_evaluations_are_those_of_real_runners_in_every_layout(back
             assert record.metrics["train_batch_size_actual"] == 1000
 
 
-def test_what_an_environment_raises_in_the_main_process_reaches_the_trial() -> None:
-    kwargs = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 70}}
-    with pytest.raises(TrialError, match=r"in the main process: .*ZeroDivisionError: planted fault at step 70"):
-        play(iterations=1, **kwargs)
-
-
 def test_an_environment_stays_in_the_thread_that_made_it() -> None:
     played = play(iterations=2, environment__id="tests.environments:OneThread")
     assert len(of_kind(played, "iteration")) == 2
@@ -109,3 +108,35 @@ def test_what_is_recorded_are_the_environments_rewards_also_where_they_are_norma
         assert first[name] == second[name]
     assert second["vf_loss"] < first["vf_loss"]  # Acrobot's returns are in the tens, and then about 1
     assert any(not np.array_equal(value, scaled["weights"][name]) for name, value in plain["weights"].items())
+
+
+# --- under Ray Tune ---------------------------------------------------------------------------------------------------
+
+
+def fit(folder: Path, config: Any, **tune_config: Any) -> list[Any]:
+    """Run one trial, or as many as asked for, through a bare Tuner."""
+    checkpoints = tune.CheckpointConfig(checkpoint_at_end=False)
+    run_config = tune.RunConfig(storage_path=str(folder), verbose=0, checkpoint_config=checkpoints)
+    space, how = {TRIAL: config}, tune.TuneConfig(**tune_config)
+    return list(tune.Tuner(StudyTrial, param_space=space, tune_config=how, run_config=run_config).fit())
+
+
+def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
+    config = trial_config(execution="emulated", budget__env_steps=400)
+    # One after another, the same trial.
+    same = [replace(config, started=replace(config.started, trial=number)) for number in range(3)]
+    results = fit(tmp_path, tune.grid_search(same), reuse_actors=True, max_concurrent_trials=1)
+    assert [result.error for result in results] == [None] * 3
+    assert len({result.metrics["pid"] for result in results}) == 1
+    returns = [evaluation.returns for result in results for evaluation in result.metrics[RESULT].records]
+    assert returns[0] == returns[1] == returns[2]
+
+
+@pytest.mark.minutes
+def test_a_start_that_hangs_reaches_the_driver_in_one_line(tmp_path: Path) -> None:
+    slow = {"environment__id": "tests.environments:StartsSlowly", "resources__startup_timeout_s": 4.0}
+    (result,) = fit(tmp_path, trial_config(**slow))
+    cause = result.error.cause
+    assert isinstance(cause, TrialError)
+    assert str(cause).startswith("start-up: all 2 env runners must be up within startup_timeout_s=4 s, they are not.")
+    assert not live_runners(10)

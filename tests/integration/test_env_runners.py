@@ -1,4 +1,4 @@
-"""What every environment runner promises, and what only the batched one does. Runners live in this process."""
+"""How a policy acts, what every environment runner promises, and what only the batched one does, in this process."""
 
 import functools
 import itertools
@@ -9,17 +9,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED
 from ray.tune.registry import register_env
 
 from study.errors import TrialError
 from study.trial.engine.envs.environments import make_env
-from study.trial.engine.sampling.acting import scaling_for_environment
+from study.trial.engine.sampling.acting import action_rule, dense_layers, network_of, scaling_for_environment
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
-from study.trial.engine.sampling.lanes import lane_seed
+from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
 from study.trial.experiment import of_gymnasium
 from tests.environments import Plain
 from tests.integration.trials import built_config
@@ -27,8 +29,82 @@ from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
+DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
+BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
+
+
+# --- how a policy acts -----------------------------------------------------------------------------------------------
+
+
+def module_of(action: gymnasium.Space, observation: gymnasium.Space = VECTOR, **model: Any) -> RLModule:
+    torch.manual_seed(0)
+    config = PPOConfig().environment(observation_space=observation, action_space=action)
+    config.rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 8]} | model)))
+    return config.get_rl_module_spec(spaces={"default_policy": (observation, action)}).build()
+
+
+@pytest.mark.parametrize(
+    ("action", "observation", "model", "is_dense"),
+    [
+        *((DISCRETE, VECTOR, {"fcnet_activation": each}, True) for each in ("tanh", "relu", "silu")),
+        (DISCRETE, VECTOR, {"vf_share_layers": False}, True),
+        (BOX, VECTOR, {"vf_share_layers": False}, True),
+        (BOX, VECTOR, {}, True),
+        (BOX, VECTOR, {"free_log_std": True}, False),  # left to torch
+        (BOX, IMAGE, {}, False),
+    ],
+)
+def test_a_network_is_evaluated_as_its_module_does(action: Any, observation: Any, model: Any, is_dense: bool) -> None:
+    module = module_of(action, observation, **model)
+    network, rows = network_of(module), np.random.default_rng(0).normal(size=(7, *observation.shape))
+    assert (dense_layers(module) is not None) == is_dense
+    rows = rows.astype(np.float32)
+    for _ in range(2):
+        expected = module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"].detach().numpy()
+        np.testing.assert_allclose(network(rows), expected, atol=1e-5)
+        state = {name: np.asarray(value) * 1.5 for name, value in module.get_state().items()}
+        module.set_state(state)  # the function follows the weights
+
+
+@pytest.mark.parametrize("action", [DISCRETE, MULTI, BOX], ids=["discrete", "multi", "box"])
+def test_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
+    module, rule = module_of(action), action_rule(action)
+    inputs = np.random.default_rng(0).normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
+    distribution = module.get_exploration_action_dist_cls().from_logits(torch.from_numpy(inputs).flatten(0, 1))
+    best = distribution.to_deterministic().sample().numpy()
+    np.testing.assert_array_equal(rule.greedy(inputs).reshape(best.shape), best)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, MULTI], ids=["discrete", "multi"])
+def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -> None:
+    rule, n = action_rule(action), 60_000
+    inputs = np.random.default_rng(1).normal(size=rule.num_inputs).astype(np.float32)
+    uniforms = LaneNoise(3, 1, 0).uniforms(0, n * rule.noise_size).reshape(n, -1)
+    drawn = rule.choose(np.broadcast_to(inputs, (n, rule.num_inputs)), rule.noise(uniforms)).reshape(n, -1)
+    bounds = np.cumsum([0, *(action.nvec if action is MULTI else [action.n])])
+    for column, (low, high) in enumerate(itertools.pairwise(bounds)):
+        expected = np.exp(inputs[low:high]) / np.exp(inputs[low:high]).sum()
+        got = np.bincount(drawn[:, column], minlength=high - low) / n
+        np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
+
+
+def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
+    actions = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]], np.float32)
+    scaled = scaling_for_environment(BOX, normalize_actions=True, clip_actions=False)(actions)
+    np.testing.assert_allclose(scaled, [[-2, 0], [0, 5], [2, 10], [2, 0]])
+    clipped = scaling_for_environment(BOX, normalize_actions=False, clip_actions=True)(actions)
+    np.testing.assert_allclose(clipped, [[-1, 0], [0, 0], [1, 1], [2, 0]])
+    raw = scaling_for_environment(BOX, normalize_actions=False, clip_actions=False)(actions)
+    np.testing.assert_array_equal(raw, actions)
+    unbounded = Box(-np.inf, np.inf, (2,), np.float32)
+    same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
+    np.testing.assert_array_equal(same, actions)
+
+
+# --- every runner ----------------------------------------------------------------------------------------------------
 
 
 def runner_of(config: Any, process: int = 1) -> Any:

@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Discrete
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module import RLModule
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
@@ -28,73 +29,62 @@ from study.errors import RecordError, TrialError
 from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
-from study.trial.engine.envs.environments import EnvFactory, make_env
-from study.trial.engine.envs.probing import probe
-from study.trial.evaluation import EvaluationResult, evaluate, runner_of
+from study.trial.engine.envs.environments import make_env
+from study.trial.evaluation import evaluate, module_of, runner_of
 from study.trial.experiment import configuration_of, with_spaces
 from study.trial.policy import read_state
 from study.trial.run import pack_policy, state_of
-from tests.environments import Plain
+from tests.environments import Plain, Raises
 from tests.script_facts import as_of_script
 from tests.spaces import spec
 
-Built = tuple[StudySpec, PPOConfig, RLModule]
-
-# --- played in lanes of ours ------------------------------------------------------------------------------------------
+Built = tuple[StudySpec, AlgorithmConfig, dict[str, Any]]
 
 
-def evaluate_module(
-    module: RLModule | None, space: StudySpec, *, config: AlgorithmConfig | None = None, **options: Any
-) -> EvaluationResult:
-    """Play the episodes as a trial does; `config` is that of the network, where it is not the space's own."""
-    if module is None:
-        return evaluate(config_of(space), None, space, **options)
-    config = config or configuration_of(space, spaces=probe(space.environment, ""))
-    return evaluate(config, {"rl_module": {"default_policy": module.get_state()}}, space, **options)
+def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmConfig:
+    network = network or DefaultModelConfig(fcnet_hiddens=[16])
+    return PPOConfig().environment(env, **changes).rl_module(model_config=network).debugging(seed=3)
 
 
-def config_of(space: StudySpec) -> PPOConfig:
-    return PPOConfig().environment(EnvFactory(space.evaluated_environment))
+def state_in(config: AlgorithmConfig) -> dict[str, Any]:
+    """Return the state of a new runner, its weights far from zero, so that actions differ and leave the bounds."""
+    torch.manual_seed(5)
+    with runner_of(config) as runner:
+        for parameter in runner.module.parameters():
+            parameter.data *= 3
+        state: dict[str, Any] = runner.get_state()
+    return state | {"rl_module": {DEFAULT_MODULE_ID: state["rl_module"]}}  # as a learner has it
 
 
 def build(env_id: str, *, episodes: int = 5, **changes: Any) -> Built:
     space = spec(environment__id=env_id, evaluation__episodes=episodes, **changes)
-    spaces = probe(space.environment, "")
-    both = {"observation_space": spaces.observation_space, "action_space": spaces.action_space}
-    config = config_of(space).environment(**both).rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16]))
-    torch.manual_seed(5)
-    module = config.get_rl_module_spec(spaces={"default_policy": tuple(both.values())}, inference_only=True).build()
-    for parameter in module.parameters():  # far from zero, so that actions differ and leave the bounds
-        parameter.data *= 3
-    return space, config, module
+    config = with_spaces(configured(lambda _: make_env(space.environment)))
+    return space, config, state_in(config)
+
+
+# --- played in lanes of ours ------------------------------------------------------------------------------------------
 
 
 def test_side_by_side_is_the_same_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    space, config, module = build("CartPole-v1", episodes=70)
-    together = evaluate_module(module, space, config=config).returns
+    space, config, state = build("CartPole-v1", episodes=70)
+    together = evaluate(config, state, space).returns
     assert len(set(together)) > 1
     for lanes in (1, 3):
         monkeypatch.setattr(evaluation, "MAX_LANES", lanes)
-        assert evaluate_module(module, space, config=config).returns == together
+        assert evaluate(config, state, space).returns == together
 
 
 def test_evaluation_leaves_the_generators_alone() -> None:
-    space, config, module = build("tests.environments:Mixed")
+    space, config, state = build("tests.environments:Mixed")
     draws = []
     for evaluated in (False, True):
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)  # noqa: NPY002 (the global generator is what is tested)
         if evaluated:
-            evaluate_module(module, space, config=config)
+            evaluate(config, state, space)
         draws.append((torch.rand(1).item(), random.random(), np.random.random()))  # noqa: NPY002
     assert draws[0] == draws[1]
-
-
-@pytest.mark.parametrize(("env_id", "limit", "num_cut"), [("Endless", 11, 5), ("Plain", 20, 0)])
-def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str, limit: int, num_cut: int) -> None:
-    space, config, module = build(f"tests.environments:{env_id}", evaluation__max_episode_steps=limit)
-    assert evaluate_module(module, space, config=config)[:2] == ((float(limit),) * 5, num_cut)
 
 
 @pytest.mark.parametrize(
@@ -108,20 +98,19 @@ def test_episodes_that_do_not_end_by_themselves_are_cut_and_counted(env_id: str,
 )
 def test_what_goes_wrong_in_the_environment_ends_the_trial(env_id: str, kwargs: dict[str, Any], message: str) -> None:
     changes = {"environment__kwargs": kwargs, "resources__sample_timeout_s": 0.5 if env_id == "Hangs" else 60.0}
-    space, config, module = build(f"tests.environments:{env_id}", **changes)
-    for policy in (module, None):
+    space, config, state = build(f"tests.environments:{env_id}", **changes)
+    for policy in (state, None):
         with pytest.raises(TrialError, match=message):
-            evaluate_module(policy, space, config=config, first_episode=7)
+            evaluate(config, policy, space, first_episode=7)
 
 
 def test_a_policy_that_diverged_or_is_of_another_space_is_refused() -> None:
-    space, config, module = build("CartPole-v1")
+    space, config, state = build("CartPole-v1")
     with pytest.raises(RecordError, match=r"must fit the environment .*, got .*encoder\."):
-        evaluate_module(module, spec(environment__id="Acrobot-v1"))
-    for parameter in module.parameters():
-        parameter.data *= float("nan")
+        evaluate(build("Acrobot-v1")[1], state, space)
+    diverged = tree.map_structure(lambda weights: weights * np.nan, state["rl_module"])
     with pytest.raises(TrialError, match="the training diverged"):
-        evaluate_module(module, space, config=config)
+        evaluate(config, {"rl_module": diverged}, space)
 
 
 class Noted(Plain):
@@ -148,39 +137,38 @@ class Five(Noted):
 
 def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of every episode that a policy draws, shape (episodes, steps, ...)."""
-    space, config, module = built
+    space, config, state = built
     asked = space.evaluation.model_copy(update={"stochastic": True, "seed": seed})
     Noted.played.clear()
-    evaluate_module(module, space.model_copy(update={"evaluation": asked}), config=config)
+    evaluate(config, state, space.model_copy(update={"evaluation": asked}))
     return np.array(Noted.played)
 
 
 def random_actions(*, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of 200 random episodes of 20 steps, shape (200, 20)."""
-    Noted.played.clear()
     asked = {"evaluation__episodes": 200, "evaluation__seed": seed}
-    evaluate_module(None, spec(environment__id="tests.integration.test_evaluation:Five", **asked))
+    space = spec(environment__id="tests.integration.test_evaluation:Five", **asked)
+    config = configuration_of(space)
+    Noted.played.clear()
+    evaluate(config, None, space)
     return np.array(Noted.played)
 
 
-def test_drawn_actions_have_the_probabilities_of_the_policy() -> None:
+def test_drawn_actions_have_the_policys_probabilities_and_noise_of_their_seed_episode_and_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     built = build("tests.integration.test_evaluation:Noted", episodes=100, environment__kwargs={"length": 40})
-    actions = drawn(built)
-    observation = torch.tensor([[0.3, -0.2, 0.5]])
-    logits = built[2].forward_exploration({Columns.OBS: observation})[Columns.ACTION_DIST_INPUTS].detach().numpy()[0]
+    actions, of_nobody = drawn(built), random_actions()
+    rows = {Columns.OBS: torch.tensor([[0.3, -0.2, 0.5]])}
+    logits = module_of(*built[1:]).forward_exploration(rows)[Columns.ACTION_DIST_INPUTS].detach().numpy()[0]
     probability = float(np.exp(logits[1]) / np.exp(logits).sum())
     assert 0.02 < probability < 0.98
     spread = np.sqrt(probability * (1 - probability) / actions.size)
     assert actions.mean() == pytest.approx(probability, abs=4 * spread)
-    assert len({tuple(episode) for episode in actions.tolist()}) > 50  # each episode has noise of its own
-
-
-def test_noise_belongs_to_seed_episode_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = build("tests.integration.test_evaluation:Noted", episodes=7, environment__kwargs={"length": 9})
-    together, of_nobody = drawn(built), random_actions()
-    monkeypatch.setattr(evaluation, "MAX_LANES", 2)
-    np.testing.assert_array_equal(drawn(built), together)
-    assert (drawn(built, seed=4) != together).any()
+    assert len({tuple(episode) for episode in actions.tolist()}) > 50
+    monkeypatch.setattr(evaluation, "MAX_LANES", 7)
+    np.testing.assert_array_equal(drawn(built), actions)
+    assert (drawn(built, seed=4) != actions).any()
     np.testing.assert_array_equal(random_actions(), of_nobody)
     assert (random_actions(seed=4) != of_nobody).any()
 
@@ -193,11 +181,13 @@ def test_random_actions_are_uniform_in_every_step_and_after_every_action() -> No
     assert min(shares) > 1e-4
 
 
-def test_a_random_policy_plays_the_environment_of_the_evaluation() -> None:
+def test_an_evaluation_has_its_own_environment_and_counts_the_episodes_that_it_cut() -> None:
     given: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
-    asked = ({}, {"evaluation__kwargs": {"length": 12}}, {"evaluation__max_episode_steps": 11})
-    results = [evaluate_module(None, spec(**given, **changes)) for changes in asked]
-    expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((11.0,) * 3, 3)]
+    limits = ({"evaluation__max_episode_steps": limit} for limit in (30, 11))
+    asked = ({}, {"evaluation__kwargs": {"length": 12}}, *limits)
+    spaces = [spec(**given, **changes) for changes in asked]
+    results = [evaluate(configuration_of(space), None, space) for space in spaces]
+    expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((30.0,) * 3, 0), ((11.0,) * 3, 3)]
     assert [(each.returns, each.num_cut) for each in results] == expected
 
 
@@ -220,23 +210,8 @@ def test_the_command_plays_at_random_in_a_space_that_has_no_floor(tmp_path: Path
 # --- played by RLlib's runner -----------------------------------------------------------------------------------------
 
 
-def configured(env: Any, *, network: Any = None, **changes: Any) -> AlgorithmConfig:
-    network = network or DefaultModelConfig(fcnet_hiddens=[16])
-    return PPOConfig().environment(env, **changes).rl_module(model_config=network).debugging(seed=3)
-
-
 def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any) -> Any:
     return evaluate(config, state, as_of_script(space, runner_obstacle="RLlib's runner plays"), **options)
-
-
-def state_in(config: AlgorithmConfig) -> dict[str, Any]:
-    """Return the state of a new runner, its weights far from zero, so that actions differ."""
-    torch.manual_seed(5)
-    with runner_of(config) as runner:
-        for parameter in runner.module.parameters():
-            parameter.data *= 3
-        state: dict[str, Any] = runner.get_state()
-    return state
 
 
 @pytest.mark.parametrize(
@@ -248,22 +223,18 @@ def state_in(config: AlgorithmConfig) -> dict[str, Any]:
         ("Pendulum-v1", False, True, {}),
         ("FrozenLake-v1", True, False, {}),
         ("tests.environments:Mixed", True, False, {}),
-        ("tests.environments:OneArray", True, False, {}),  # more digits than it declares, always in the same array
+        ("tests.environments:Keeps", True, False, {}),  # more digits than it declares, always in the same array
     ],
 )
 def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
     env_id: str, normalize: bool, clip: bool, kwargs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = spec(
-        environment={"id": env_id, "kwargs": kwargs}, evaluation__episodes=5, evaluation__max_episode_steps=150
-    )
-    config = configured(lambda _: make_env(space.environment), normalize_actions=normalize, clip_actions=clip)
-    state = state_in(config)
+    changes = {"environment__kwargs": kwargs, "evaluation__max_episode_steps": 150}
+    space, config, state = build(env_id, **changes)
+    config.environment(normalize_actions=normalize, clip_actions=clip)
     for name in ("MAX_LANES", "MAX_SIDE_BY_SIDE"):  # one at a time: a matrix product has the same shape in both
         monkeypatch.setattr(evaluation, name, 1)
-    learnt = {"rl_module": {"default_policy": state["rl_module"]}}  # as a learner has it
-    ours = evaluate(with_spaces(config), learnt, space, first_episode=4)
-    theirs = played(config, state, space, first_episode=4)
+    ours, theirs = (play(config, state, space, first_episode=4) for play in (evaluate, played))
     assert theirs.returns == pytest.approx(ours.returns, rel=1e-6)
     assert theirs.num_cut == ours.num_cut
 
@@ -368,17 +339,12 @@ def test_several_agents_are_added_up() -> None:
     assert played(config, None, space).returns == whole.returns  # at random: the environment pays whatever is done
 
 
-class Breaks(Recalls):
-    def step(self, action: Any) -> Any:
-        raise KeyError("no such room")
-
-
 def test_what_an_environment_does_wrong_is_one_line() -> None:
-    config = configured(Breaks)
+    config = configured(lambda _: Raises(at_step=1))
     with pytest.raises(TrialError) as found:
         played(config, state_in(config), spec(), first_episode=7)
     assert found.value.rule == "`step` must not fail"
-    assert re.fullmatch(r"KeyError: 'no such room' \(.*, in step\) at step 1 of episode 7", found.value.got)
+    assert re.fullmatch(r"ZeroDivisionError: .* \(.*, in happens\) at step 1 of episode 7", found.value.got)
     chain: list[BaseException] = [found.value]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         assert cause not in chain, "whoever follows the causes comes to an end"

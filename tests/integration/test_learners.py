@@ -36,7 +36,8 @@ CHOICE, CHOICES, VECTOR = Discrete(3), MultiDiscrete([2, 3]), Box(-1.0, 1.0, (2,
 UNSHARED = {"vf_share_layers": False}
 LENGTHS = (7, 1, 20, 5, 2)
 CLIPPED = {"grad_clip": 0.5, "grad_clip_by": "global_norm"}
-kinds = pytest.mark.parametrize("kind", [FusedPPOLearner, PPOTorchLearner])
+KINDS = (FusedPPOLearner, PPOTorchLearner)
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,7 +129,8 @@ def as_rllib_samples(learner: Any, fragments: list[SingleAgentEpisode]) -> list[
 
 
 def update(learner: Any, fragments: list[SingleAgentEpisode], *, step: int = 0, **options: Any) -> dict[str, Any]:
-    return values(learner.update(episodes=fragments, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: step}, **options))
+    samples = fragments if isinstance(learner, FusedPPOLearner) else as_rllib_samples(learner, fragments)
+    return values(learner.update(episodes=samples, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: step}, **options))
 
 
 def values(results: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +199,7 @@ def test_updates_with_the_full_batch_equal_rllibs(case: str) -> None:
     start = weights(ours)
     for step, epochs in ((0, 1), (40, 3)):
         fragments = episodes(options.get("actions", CHOICE), seed=step)
-        expected = update(theirs, as_rllib_samples(theirs, fragments), step=step, num_epochs=epochs)
+        expected = update(theirs, fragments, step=step, num_epochs=epochs)
         got = update(ours, fragments, step=step, num_epochs=epochs)
         assert_close(ours, theirs)
         for name in SAME_METRICS:
@@ -358,20 +360,24 @@ def test_without_a_safe_cache_folder_programs_are_not_kept(
     assert "cannot be kept" in caplog.text
 
 
-def test_weights_and_the_optimizer_s_state_are_where_rllib_looks_for_them() -> None:
-    options = {"use_kl_loss": False, "standardization": "rllib"}  # RLlib's state lacks its coefficient
-    first = fused(**options)
-    update(first, episodes(), num_epochs=4, minibatch_size=8, shuffle_batch_per_epoch=True)
+@kinds
+@pytest.mark.parametrize("told", [{}, ALL], ids=["plain", "extensions"])
+def test_a_checkpoint_of_either_learner_holds_all_that_the_next_update_of_each_depends_on(
+    kind: type, told: dict[str, Any]
+) -> None:
+    # RLlib's state lacks its coefficient of the divergence.
+    options = {"told": told, "lr": LR_FALLS, "use_kl_loss": False, "standardization": "rllib", **CLIPPED}
+    first = build(configured(kind, VECTOR, model=UNSHARED, **options))
+    update(first, episodes(VECTOR), step=36, num_epochs=2, minibatch_size=8, shuffle_batch_per_epoch=True)
     state = pickle.dumps(first.get_state())
-    again, theirs = fused(seed=9, **options), build(configured(PPOTorchLearner, seed=9, **options))
-    for learner in (again, theirs):
-        learner.set_state(pickle.loads(state))
-    fragments = episodes(seed=1)
-    update(theirs, as_rllib_samples(theirs, fragments), num_epochs=3)
-    for learner in (first, again):  # in order: the generator of permutations is not restored
-        update(learner, fragments, num_epochs=3)
-    assert_equal(first, again)
-    assert_close(first, theirs)
+    others = [build(configured(other, VECTOR, model=UNSHARED, seed=9, **options)) for other in KINDS]
+    for other in others:
+        other.set_state(pickle.loads(state))
+        assert_equal(first, other)
+        assert getattr(other, "clip_share", 1.0) == getattr(first, "clip_share", 1.0)
+    for each in (first, *others):
+        update(each, episodes(VECTOR, seed=1), step=72, num_epochs=2)
+        assert_close(first, each)
 
 
 def test_an_update_of_a2c_is_the_one_written_out() -> None:

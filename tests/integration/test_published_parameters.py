@@ -15,23 +15,17 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from study.trial.engine.extensions import ExtendedPPOTorchLearner, NormalizedObservations, ScaledRewards, install
-from study.trial.engine.learning.fused_learner import FusedPPOLearner, TrainBatch
-from study.trial.evaluation import evaluate, runner_of
-from study.trial.experiment import with_spaces
+from study.trial.engine.extensions import NormalizedObservations, ScaledRewards, install
+from study.trial.engine.learning.fused_learner import TrainBatch
+from study.trial.evaluation import evaluate
 from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.integration.test_env_runners import one
+from tests.integration.test_evaluation import build as built
 from tests.integration.test_learners import (
-    ALL,
     CHOICE,
     CLIPPED,
-    LR_FALLS,
     NUMBERS,
     UNSHARED,
-    VECTOR,
-    as_rllib_samples,
-    assert_close,
-    assert_equal,
     build,
     configured,
     episodes,
@@ -41,7 +35,6 @@ from tests.integration.test_learners import (
     weights,
 )
 from tests.script_facts import as_of_script
-from tests.spaces import spec
 
 sb3 = pytest.importorskip("stable_baselines3")
 from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
@@ -244,11 +237,6 @@ def learner(kind: type, *arguments: Any, **options: Any) -> Any:
     return build(configured(kind, *arguments, gamma=GAMMA, model=NETWORK, **{**PUBLISHED, **options}))
 
 
-def learn(given: Any, episodes: list[SingleAgentEpisode], **options: Any) -> dict[str, Any]:
-    rllib = not isinstance(given, FusedPPOLearner)
-    return update(given, as_rllib_samples(given, episodes) if rllib else copy.deepcopy(episodes), **options)
-
-
 @kinds
 @pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
 def test_an_update_is_that_of_stable_baselines(kind: type, epsilon: float) -> None:
@@ -263,7 +251,7 @@ def test_an_update_is_that_of_stable_baselines(kind: type, epsilon: float) -> No
         clip_range=0.1, ent_coef=0.02, vf_coef=0.5, max_grad_norm=0.5, eps=epsilon,
     )  # fmt: skip
     before = weights(ours)
-    learn(ours, episodes, num_epochs=3)
+    update(ours, episodes, num_epochs=3)
     got = {name: value for name, value in weights(ours).items() if name in expected}
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
     assert max(float((value - before[name]).abs().max()) for name, value in got.items()) > 1e-2
@@ -289,7 +277,7 @@ def test_the_value_loss_is_clipped_as_cleanrl_does(kind: type, reach: float) -> 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    found = learn(ours, episodes, num_epochs=3)
+    found = update(ours, episodes, num_epochs=3)
     for name, value in module.state_dict().items():
         if name.startswith(("vf", "encoder.critic")):
             torch.testing.assert_close(weights(ours)[name], value, rtol=0, atol=1e-5, msg=name)
@@ -310,33 +298,13 @@ def test_learning_rates_and_the_clip_range_fall_linearly_from_iteration_to_itera
         assert float(of_value["lr"]) == pytest.approx(4 * of_lr(progress), rel=1e-5)
         assert ours.clip_share == pytest.approx(schedule(progress))
         assert 1e-2 * (1 - iteration / 5 * 0.8) == pytest.approx(of_lr(progress)) or progress == 0  # CleanRL's formula
-        learn(ours, fragments(CHOICE), step=(iteration + 1) * batch)
-
-
-@kinds
-def test_a_checkpoint_holds_all_that_the_next_update_depends_on(kind: type) -> None:
-    options = {"told": ALL, "lr": LR_FALLS, **CLIPPED}
-    first, second = (learner(kind, VECTOR, **options) for _ in range(2))
-    learn(first, fragments(VECTOR), step=36, num_epochs=2)
-    second.set_state(first.get_state())
-    assert_equal(first, second)
-    assert second.clip_share == first.clip_share < 1
-    for each in (first, second):
-        learn(each, fragments(VECTOR, seed=1), step=72, num_epochs=2)
-    assert_close(first, second, atol=1e-7)
-    assert type(first) in (FusedPPOLearner, ExtendedPPOTorchLearner)
+        update(ours, fragments(CHOICE), step=(iteration + 1) * batch)
 
 
 def test_evaluations_use_the_frozen_statistics_by_our_lanes_and_by_rllibs_runner(tmp_path: Path) -> None:
-    space = spec(environment__id="CartPole-v1", evaluation__episodes=5)
-    config = with_spaces(PPOConfig().environment("CartPole-v1").debugging(seed=3))
+    space, config, plain = built("CartPole-v1")
     statistics = NormalizedObservations(config.observation_space, config.action_space)
     statistics.update(np.random.default_rng(1).normal([0.5, 0.0, 0.1, 0.0], [2.0, 0.5, 0.05, 1.0], (50, 4)))
-    torch.manual_seed(5)
-    with runner_of(config) as runner:
-        for parameter in runner.module.parameters():
-            parameter.data *= 3
-        plain = runner.get_state() | {"rl_module": {DEFAULT_MODULE_ID: runner.module.get_state()}}
     state = plain | {"env_to_module_connector": {"NormalizedObservations": statistics.get_state()}}
     spaces = [as_of_script(space, runner_obstacle=obstacle) for obstacle in ("", "RLlib's runner plays")]
     returns = [evaluate(config, state, each).returns for each in spaces]

@@ -155,16 +155,20 @@ def test_a_planted_difference_fails_the_trial(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
-def test_what_the_environment_raises_reaches_the_trial() -> None:
-    with running(environment__id="tests.environments:Raises", environment__kwargs={"at_step": 70}) as trial:
+@pytest.mark.parametrize(("execution", "where"), [("real", "env runner 1"), ("emulated", "in the main process")])
+def test_what_the_environment_raises_reaches_the_trial(execution: str, where: str) -> None:
+    kwargs = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 70}}
+    with running(execution=execution, **kwargs) as trial:
         trial.advance()
-        with pytest.raises(TrialError, match=r"env runner 1: .*ZeroDivisionError: planted fault at step 70") as raised:
+        with pytest.raises(TrialError, match=rf"{where}: .*ZeroDivisionError: planted fault at step 70") as raised:
             play(trial)
     assert "tests/environments.py" in "".join(raised.value.__notes__)  # the runner's own traceback
 
 
-def test_a_runner_that_dies_fails_the_trial() -> None:
-    with running() as trial:
+@pytest.mark.parametrize("algorithm", ["PPO", "IMPALA"])
+def test_a_runner_that_dies_fails_the_trial(algorithm: str) -> None:
+    with running(algorithm=algorithm, budget__env_steps=2000) as trial:
+        trial.advance()
         ray.kill(trial._algorithm.env_runner_group._worker_manager.actors()[2])
         with pytest.raises(TrialError, match="env runner 2: must stay alive"):
             trial.advance()

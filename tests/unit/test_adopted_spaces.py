@@ -13,24 +13,8 @@ from study.space.settings import runnable
 from study.space.spec import ScriptFacts
 from tests.adopted import forked_readings
 from tests.holdup import write_study
-from tests.script_facts import facts as script_facts
-from tests.script_facts import script_spec
+from tests.script_facts import FACTS, facts, script_spec
 from tests.spaces import read_again
-
-VALUES = {
-    "num_env_runners": 3,
-    "num_envs_per_env_runner": 2,
-    "train_batch_size": 2000,
-    "minibatch_size": 128,
-    "num_epochs": 6,
-    "lr": 0.0009,
-    "gamma": 0.99,
-    "grad_clip": None,
-}
-
-
-def facts(**changes) -> ScriptFacts:
-    return script_facts(**{"values": VALUES, **changes})
 
 
 def read_back(text: str, of: ScriptFacts):
@@ -44,14 +28,15 @@ def test_a_space_varies_runners_batch_and_learning_rate_around_the_script_s_valu
     spec = read_back(space_text(known, config="my_train.py", args="--num-agents 2", runners=(1, 10, 46)), known)
     assert (spec.config, spec.config_args, spec.scales) == ("my_train.py", "--num-agents 2", (1, 10, 46))
     assert {name: (domain.low, domain.high, domain.log) for name, domain in spec.tuned.items()} == {
-        "train_batch_size": (500, 8000, True),
-        "lr": (9e-5, 9e-3, True),
+        "train_batch_size": (100, 1600, True),
+        "lr": (1e-4, 1e-2, True),
     }
     (baseline,) = spec.search.baselines
-    assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 2000, "lr": 0.0009})
-    assert (spec.search.num_trials, spec.fixed["num_epochs"]) == (12, 6)  # what the space does not name: the script's
+    assert (baseline.name, baseline.parameters) == ("my_train", {"train_batch_size": 400, "lr": 0.001})
+    assert (spec.search.num_trials, spec.fixed["num_epochs"]) == (12, 2)  # what the space does not name: the script's
 
 
+VALUES = FACTS["values"]
 OF_DQN = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_runner", "lr")} | {
     "train_batch_size": 32
 }
@@ -62,14 +47,14 @@ OF_DQN = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_r
     [
         ({"algorithm": "DQN", "base_algorithm": "DQN", "values": OF_DQN}, (8, 128)),  # of a replay buffer: no lanes
         ({"algorithm": "VPG", "base_algorithm": "Algorithm"}, None),  # it may not be read
-        ({"schedules": ["lr"], "values": {**VALUES, "lr": None}}, (500, 8000)),
+        ({"schedules": ["lr"], "values": {**VALUES, "lr": None}}, (100, 1600)),
     ],
 )
 def test_what_can_be_varied_depends_on_the_algorithm_and_on_schedules(changes, batch):
     known = facts(**changes, searched=["broadcast_interval", "gamma"])
     text = space_text(known, config="my_train.py")
     spec = read_back(text, known)
-    assert (spec.scales, "lr" in spec.tuned) == ((1, 3, 6), "schedules" not in changes)
+    assert (spec.scales, "lr" in spec.tuned) == ((1, 2, 4), "schedules" not in changes)
     found = spec.tuned.get("train_batch_size")
     assert (None if found is None else (found.low, found.high)) == batch
     assert "`broadcast_interval` and `gamma`" in text
@@ -79,10 +64,10 @@ def test_what_can_be_varied_depends_on_the_algorithm_and_on_schedules(changes, b
 @pytest.mark.parametrize(
     ("stop", "algorithm", "budget"),
     [
-        ({"training_iteration": 5}, "PPO", (10_000, None)),
-        ({"training_iteration": 5, "env_runners/num_env_steps_sampled_lifetime": 9000}, "PPO", (9000, None)),
-        ({"env_runners/num_env_steps_sampled_lifetime": 100}, "PPO", (2000, None)),  # it trains a whole batch
-        ({"training_iteration": 5}, "APPO", (200_000, None)),  # an iteration is a span of time
+        ({"training_iteration": 5}, "PPO", (2000, None)),
+        ({"training_iteration": 5, "env_runners/num_env_steps_sampled_lifetime": 1800}, "PPO", (1800, None)),
+        ({"env_runners/num_env_steps_sampled_lifetime": 100}, "PPO", (400, None)),  # it trains a whole batch
+        ({"training_iteration": 5}, "APPO", (40_000, None)),  # an iteration is a span of time
         ({"time_total_s": 60}, "PPO", (None, 60)),
     ],
 )
@@ -132,12 +117,12 @@ def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeyp
 def test_the_script_gives_what_the_space_does_not_say() -> None:
     spec = script_spec()
     assert (spec.algorithm, spec.environment.id) == ("PPO", "CartPole-v1")
-    own = {name: value for name, value in script_facts().values.items() if value is not None}
+    own = {name: value for name, value in facts().values.items() if value is not None}
     assert runnable(spec, {"num_env_runners": 2, "lr": 0.002}) == {**own, "lr": 0.002}
     varied = {"num_env_runners": [2, 4], "lr": 0.001, "grad_clip": 0.5, "steps_per_env_runner": 100}
     assert runnable(script_spec(parameters=varied), {"num_env_runners": 4})["train_batch_size"] == 400
     values = {"num_env_runners": 1, "num_envs_per_env_runner": 1, "train_batch_size": 8}
-    sac = script_facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC")
+    sac = facts(algorithm="SAC", base_algorithm="SAC", values=values, runner_obstacle="the algorithm is SAC")
     spec = script_spec(sac, parameters={"num_env_runners": [1, 46]})
     assert spec.learner_in_use == "rllib"
     assert runnable(spec, {"num_env_runners": 46}) == {**values, "num_env_runners": 46}, "no batch of lanes"
@@ -153,7 +138,7 @@ def test_the_script_gives_what_the_space_does_not_say() -> None:
     ],
 )
 def test_the_engine_is_that_which_can_serve_the_script(found, engine) -> None:
-    spec = script_spec(script_facts(**found))
+    spec = script_spec(facts(**found))
     assert engine_of_space(spec) == engine
     assert (other_engine(spec) is None) == (engine == OWN), "RLlib alone can run it"
 
@@ -162,7 +147,7 @@ def test_another_script_is_another_study_and_a_resume_says_what_changed(tmp_path
     spec = script_spec()
     assert read_again(spec) == spec
     source = {"file": "my_train.py", "sha256": "1" * 64}
-    other = script_spec(script_facts(source=source, values={**script_facts().values, "gamma": 0.9}))
+    other = script_spec(facts(source=source, values={**facts().values, "gamma": 0.9}))
     assert other.digest() != spec.digest()
     folder, options = write_study(tmp_path, spec, []), RunOptions(name="demo", out=tmp_path, resume=True)
     assert resumed_identity(folder, spec, options).name == "demo"

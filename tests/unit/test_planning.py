@@ -247,8 +247,10 @@ def test_guesses_follow_what_costs_time():
     measured = Speeds(step_s=2e-3, episode_steps=100.0)
     played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
     assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
-    unplayed = seconds(speeds=replace(measured, episode_steps=None), **played)
+    unplayed = seconds(speeds=replace(measured, episode_steps=0.0), **played)
     assert seconds(speeds=measured, **played) - unplayed == pytest.approx(10 * 5 * 100 * (2e-3 + 30e-6))
+    endless = seconds(speeds=replace(measured, episode_steps=None), **played)
+    assert endless - unplayed == pytest.approx(10 * 5 * 10_000 * (2e-3 + 30e-6))
     assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
 
@@ -266,6 +268,31 @@ def test_what_is_emulated_or_has_no_core_for_each_process_is_said_unless_it_was_
     (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
     assert line.startswith("Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs reserved")
     assert "--set execution=emulated" in line
+
+
+def test_episodes_that_do_not_end_are_named_with_what_they_cost():
+    def lines(**changes):
+        space = spec(execution="emulated", evaluation__episodes=10, evaluation__num_evaluations=5)
+        here = cluster(local=(2, 2))
+        return list(remarks(space, make_plan(space, replace(here, speeds=Speeds(step_s=2e-3, **changes)))))
+
+    (line,) = lines(episode_steps=None)
+    assert line.startswith("Endless: no episode of CartPole-v1 ended") and "10 such episodes takes 3 min of CPU" in line
+    assert lines(episode_steps=100.0) == []
+
+
+def test_a_search_with_hardly_a_trial_for_each_scale_is_told_so():
+    scales, tuned = [1, 2, 4, 8, 16, 32, 46], {"low": 1e-4, "high": 1e-2, "log": True}
+
+    def lines(**changes):
+        of = {"parameters__num_env_runners": scales, "parameters__lr": tuned, "execution": "emulated"}
+        return said(spec(**{**of, "search": {"num_trials": 14}, **changes}))
+
+    (line,) = lines()
+    assert (
+        line.startswith("Few trials: 14 trials over 7 numbers of runners are about 2 for each") and "--trials" in line
+    )
+    assert lines(search={"num_trials": 21}) == lines(search={"num_trials": 14, "sampler": "random"}) == []
 
 
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------

@@ -143,6 +143,14 @@ def test_any_prefix_of_a_file_reads_as_a_prefix_of_its_records(folder, tmp_path,
     assert records(path) == [*RECORDS[: whole.count(b"\n")], opened(2)]
 
 
+def test_times_never_go_back_where_the_clock_was_set_back_between_two_sessions(folder, monkeypatch):
+    last = [line.time for line in read_lines(folder.records)][-1]
+    monkeypatch.setattr("time.time", lambda: last - 3600)
+    with RecordLog(folder.records) as log:
+        log.append(opened(2))
+    assert last <= [line.time for line in read_lines(folder.records)][-1] < last + 60
+
+
 def test_nothing_is_written_behind_the_end_of_a_session_nor_behind_another_driver(tmp_path):
     """However the lock was lost: the records of the next session are in the file."""
     folder = StudyFolder(tmp_path)

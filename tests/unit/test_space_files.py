@@ -30,13 +30,8 @@ def test_shipped_spaces_load_and_read_back_what_they_write(file):
 
 
 def test_an_unknown_space_names_the_nearest():
-    for name, said in (
-        ("quickstrat.yaml", r"no such file, got 'quickstrat\.yaml'.*'quickstart\.yaml'"),
-        ("nosuch.yaml", "no such file"),
-        (".", "no such file"),
-        ("x" * 300, "no such file"),
-    ):
-        with pytest.raises(SpaceError, match=said):
+    for name, said in (("quickstrat.yaml", r"got 'quickstrat\.yaml'.*'quickstart\.yaml'"), (".", ""), ("x" * 300, "")):
+        with pytest.raises(SpaceError, match=f"no such file.*{said}"):
             load_space(name)
 
 
@@ -70,9 +65,8 @@ def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
     assert (loaded.budget.env_steps, loaded.domain("gamma")) == (12345, 0.9)
     with pytest.raises(SpaceError, match=r"1 problem\n  --set: must be dotted\.key=value, got 'budget\.env_steps'"):
         load_space("quickstart", overrides=["budget.env_steps"])
-    with pytest.raises(SpaceError) as caught:
+    with pytest.raises(SpaceError, match=r"\n  budget\.env_steps: must be greater"):  # in no line of the file
         load_space("quickstart", overrides=["budget.env_steps=-1"])
-    assert caught.value.faults[0].line is None
 
 
 PLAIN = """environment:

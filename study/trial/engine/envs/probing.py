@@ -262,7 +262,7 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
                 length = 0
         return Speeds(
             step_s=(time.monotonic() - began) / steps,
-            episode_steps=sum(ended) / len(ended) if ended else None,
+            episode_steps=sum(ended) / len(ended) if ended else env.spec and env.spec.max_episode_steps,
             observation_shape=tuple(env.observation_space.shape or ()),
         )
     return None
