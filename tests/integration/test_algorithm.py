@@ -3,6 +3,7 @@
 import contextlib
 from typing import Any
 
+import numpy as np
 import pytest
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
@@ -15,6 +16,7 @@ from study.exporting.script import plain_script
 from study.planning import remarks
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
+from study.trial.engine.envs.environments import make_env
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
@@ -162,3 +164,31 @@ def test_so_does_that_of_a_trial_of_any_algorithm(algorithm: str) -> None:
     assert type(names["make_config"]()).__name__ == f"{algorithm}Config"
     with contextlib.closing(names["make_env"]()) as env:
         assert env.observation_space.dtype == env.reset(seed=1)[0].dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "model"),
+    [
+        ("CartPole-v1", {"sutton_barto_reward": True}, {"fcnet_hiddens": [32]}),
+        ("FrozenLake-v1", {}, {}),
+        ("tests.environments:Mixed", {}, {}),
+        ("tests.environments:Block", {}, {"conv_filters": [[8, 2, 2]]}),
+        ("tests.environments:Picture", {}, {"conv_filters": [[8, 2, 2]], "fcnet_hiddens": [16]}),
+    ],
+)
+def test_a_script_has_the_environment_as_the_study_sees_it_the_network_and_the_budget(
+    env_id: str, kwargs: dict[str, Any], model: dict[str, Any]
+) -> None:
+    environment = {"environment__id": env_id, "environment__kwargs": kwargs, "environment__max_episode_steps": 7}
+    space = spec(**environment, model=model, runner="stock", learner="rllib")
+    setting = {name: PARAMETERS[name].default for name in space.parameter_names} | {SCALE: 2}
+    script = plain_script(space, setting, header=[], iterations=None)
+    assert_same(names := run(script), space, setting)
+    assert "env_steps < 1000" in script
+    played = []
+    for make in (names["make_env"], lambda: make_env(space.environment)):
+        with contextlib.closing(make()) as env:
+            env.action_space.seed(1)
+            steps = [env.reset(seed=1), *(env.step(env.action_space.sample()) for _ in range(7))]
+            played.append([env.observation_space, [each[:-1] for each in steps]])
+    np.testing.assert_equal(*played)

@@ -15,8 +15,10 @@ from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+from study.trial.engine.envs.environments import make_env
 from study.trial.engine.extensions import NormalizedObservations, ScaledRewards, install
 from study.trial.engine.learning.fused_learner import TrainBatch
+from study.trial.engine.sampling.lanes import lane_seed
 from study.trial.evaluation import evaluate
 from study.trial.policy import STATE_FILE, packed_state, read_state
 from tests.integration.test_env_runners import one
@@ -24,7 +26,6 @@ from tests.integration.test_evaluation import build as built
 from tests.integration.test_learners import (
     CHOICE,
     CLIPPED,
-    NUMBERS,
     UNSHARED,
     build,
     configured,
@@ -35,11 +36,12 @@ from tests.integration.test_learners import (
     weights,
 )
 from tests.script_facts import as_of_script
+from tests.spaces import spec
 
 sb3 = pytest.importorskip("stable_baselines3")
 from stable_baselines3.common.policies import ActorCriticPolicy  # noqa: E402
 from stable_baselines3.common.utils import LinearSchedule  # noqa: E402
-from stable_baselines3.common.vec_env import VecEnv, VecNormalize  # noqa: E402
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecNormalize  # noqa: E402
 
 GAMMA, LANES, STEPS = 0.97, 3, 12
 PIECES = ((5, 7), (12,), (3, 4, 5))
@@ -51,8 +53,8 @@ PUBLISHED = {"clip_param": 0.1, "vf_clip_param": math.inf, "vf_loss_coeff": 0.5,
 class Played(VecEnv):
     """Plays arrays: what lanes saw and got at each step, whatever they do."""
 
-    def __init__(self, observations: Any, rewards: Any, dones: Any, finals: dict[tuple[int, int], Any]) -> None:
-        self._observations, self._rewards, self._dones, self._finals = observations, rewards, dones, finals
+    def __init__(self, observations: Any, rewards: Any = None, dones: Any = None) -> None:
+        self._observations, self._rewards, self._dones = observations, rewards, dones
         self._step = 0
         super().__init__(observations.shape[1], Box(-np.inf, np.inf, observations.shape[2:], np.float32), CHOICE)
 
@@ -63,11 +65,8 @@ class Played(VecEnv):
         self._step += 1
 
     def step_wait(self) -> Any:
-        now, infos = self._step, []
-        for lane in range(self.num_envs):
-            final = self._finals.get((now, lane))
-            infos.append({} if final is None else {"terminal_observation": final})
-        return self._observations[now], self._rewards[now - 1], self._dones[now - 1], infos
+        now = self._step
+        return self._observations[now], self._rewards[now - 1], self._dones[now - 1], [{}] * self.num_envs
 
     close = env_is_wrapped = get_attr = set_attr = env_method = lambda self, *_, **__: [False] * self.num_envs
 
@@ -76,26 +75,20 @@ class Played(VecEnv):
 @pytest.mark.parametrize(("kind", "lanes"), [("batched", 3), ("stock", 1)])
 def test_a_runner_normalises_observations_as_vec_normalize_does(kind: str, lanes: int) -> None:
     """What this environment shows does not depend on what is done. RLlib's runner resets its lanes behind that."""
-    options = {"lanes": lanes, "batch": 150, "environment__id": "tests.environments:Plain"}
-    plain, runner = (one(kind, **options, parameters__normalize_observations=each) for each in (0, 1))
-    steps = 150 // lanes
-    observations, dones = np.zeros((steps + 1, lanes, 3), np.float32), np.zeros((steps, lanes), bool)
-    finals, places, taken = {}, [], 0
-    for episode in plain.sample():  # lane by lane
+    environment, steps = {"environment__id": "tests.environments:Plain"}, 150 // lanes
+    runner = one(kind, lanes=lanes, batch=150, **environment, parameters__normalize_observations=1)
+    envs = DummyVecEnv([lambda: make_env(spec(**environment).environment)] * lanes)
+    envs._seeds = [lane_seed(1, 1, lane) for lane in range(lanes)]  # its public ones are consecutive
+    wrapper = VecNormalize(envs, gamma=GAMMA)
+    rows, ends, taken = [wrapper.reset()], {}, 0
+    for step in range(1, steps + 1):
+        row, _, dones, infos = wrapper.step(np.zeros(lanes, int))
+        rows.append(row)
+        ends |= {(step, lane): infos[lane]["terminal_observation"] for lane in np.flatnonzero(dones)}
+    assert len(ends) >= 6
+    for episode in runner.sample():  # lane by lane
         lane, start = divmod(taken, steps)
         taken, end = taken + len(episode), start + len(episode)
-        places.append((lane, start, end))
-        observations[start : end + 1, lane] = episode.get_observations()
-        if episode.is_done:
-            dones[end - 1, lane], finals[end, lane] = True, episode.get_observations()[-1]
-    assert len(finals) >= 6
-    wrapper = VecNormalize(Played(observations, np.ones((steps, lanes)), dones, finals), gamma=GAMMA)
-    rows, ends = [wrapper.reset()], {}
-    for step in range(1, steps + 1):
-        row, _, _, infos = wrapper.step(np.zeros(lanes))
-        rows.append(row)
-        ends |= {(step, lane): info["terminal_observation"] for lane, info in enumerate(infos) if info}
-    for episode, (lane, start, end) in zip(runner.sample(), places, strict=True):
         expected = np.array([row[lane] for row in rows[start : end + 1]])
         if (end, lane) in ends:
             expected[-1] = ends[end, lane]
@@ -134,7 +127,7 @@ def test_rewards_are_scaled_as_vec_normalize_does_over_several_batches() -> None
     for lane, lengths in enumerate(PIECES):
         for batch in (0, STEPS):
             dones[batch + np.cumsum(lengths)[:-1] - 1, lane] = True
-    wrapper = VecNormalize(Played(np.zeros((2 * STEPS + 1, LANES, 4), np.float32), rewards, dones, {}), gamma=GAMMA)
+    wrapper = VecNormalize(Played(np.zeros((2 * STEPS + 1, LANES, 4), np.float32), rewards, dones), gamma=GAMMA)
     wrapper.reset()
     expected = np.array([wrapper.step(np.zeros(LANES))[1] for _ in range(2 * STEPS)])
     scale = ScaledRewards(gamma=GAMMA, num_lanes=LANES)
@@ -186,15 +179,14 @@ def test_weights_are_orthogonal_as_stable_baselines_makes_them(kind: type) -> No
             assert not layer.bias.any()
 
 
-def fragments(actions: Any, seed: int = 0) -> list[SingleAgentEpisode]:
+def fragments() -> list[SingleAgentEpisode]:
     """Return the pieces of `PIECES`, lane by lane; the first one that ends terminated, the others are cut."""
-    return episodes(actions, lengths=tuple(itertools.chain(*PIECES)), ends="+..--.", seed=seed)
+    return episodes(lengths=tuple(itertools.chain(*PIECES)), ends="+..--.")
 
 
-def sb3_update(module: Any, actions: Any, episodes: list[SingleAgentEpisode], **options: Any) -> dict[str, Any]:
+def sb3_update(module: Any, episodes: list[SingleAgentEpisode], **options: Any) -> dict[str, Any]:
     """Return the weights, by RLlib's names, after one update by Stable-Baselines3's PPO with this module's weights."""
-    env = Played(np.zeros((2, LANES, 5), np.float32), None, None, {})
-    env.observation_space, env.action_space = NUMBERS, actions
+    env = Played(np.zeros((2, LANES, 5), np.float32))
     algorithm = sb3.PPO(
         "MlpPolicy", env, n_steps=STEPS, batch_size=STEPS * LANES, gamma=GAMMA, device="cpu",
         policy_kwargs={"net_arch": {"pi": [16, 16], "vf": [16, 16]}, "optimizer_kwargs": {"eps": options.pop("eps")}},
@@ -245,9 +237,9 @@ def test_an_update_is_that_of_stable_baselines(kind: type, epsilon: float) -> No
         kind, told={"minibatch_advantages": 1, "adam_epsilon": epsilon, "orthogonal_init": 1}, entropy_coeff=0.02,
         **CLIPPED,
     )  # fmt: skip
-    episodes = fragments(CHOICE)
+    episodes = fragments()
     expected = sb3_update(
-        ours.module[DEFAULT_MODULE_ID], CHOICE, episodes, learning_rate=1e-2, n_epochs=3, gae_lambda=0.9,
+        ours.module[DEFAULT_MODULE_ID], episodes, learning_rate=1e-2, n_epochs=3, gae_lambda=0.9,
         clip_range=0.1, ent_coef=0.02, vf_coef=0.5, max_grad_norm=0.5, eps=epsilon,
     )  # fmt: skip
     before = weights(ours)
@@ -262,7 +254,7 @@ def test_an_update_is_that_of_stable_baselines(kind: type, epsilon: float) -> No
 def test_the_value_loss_is_clipped_as_cleanrl_does(kind: type, reach: float) -> None:
     """Stable-Baselines3 takes the clipped value alone; PPO2 and CleanRL take the larger error, computed here."""
     ours = learner(kind, told={"vf_clip_range": reach, "minibatch_advantages": 1}, lr=3e-2)
-    module, episodes = copy.deepcopy(ours.module[DEFAULT_MODULE_ID].unwrapped()), fragments(CHOICE)
+    module, episodes = copy.deepcopy(ours.module[DEFAULT_MODULE_ID].unwrapped()), fragments()
     batch = TrainBatch.of(episodes)
     old = module.compute_values({"obs": torch.from_numpy(batch.observations)}).detach()
     advantages = batch.advantages(old.numpy().astype(float), gamma=GAMMA, lambda_=0.9)[batch.is_step]
@@ -298,7 +290,7 @@ def test_learning_rates_and_the_clip_range_fall_linearly_from_iteration_to_itera
         assert float(of_value["lr"]) == pytest.approx(4 * of_lr(progress), rel=1e-5)
         assert ours.clip_share == pytest.approx(schedule(progress))
         assert 1e-2 * (1 - iteration / 5 * 0.8) == pytest.approx(of_lr(progress)) or progress == 0  # CleanRL's formula
-        update(ours, fragments(CHOICE), step=(iteration + 1) * batch)
+        update(ours, fragments(), step=(iteration + 1) * batch)
 
 
 def test_evaluations_use_the_frozen_statistics_by_our_lanes_and_by_rllibs_runner(tmp_path: Path) -> None:

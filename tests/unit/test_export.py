@@ -1,7 +1,6 @@
 """What leaves the study: a script without this project, and a space file of it."""
 
 import ast
-import re
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,6 @@ def scripted(**changes: Any) -> str:
     script = plain_script(plain_spec(**changes), SETTING, header=[], iterations=None)
     compile(script, "export.py", "exec")
     return script
-
-
-def test_the_script_has_the_environment_the_network_and_the_budget() -> None:
-    made = {"environment__kwargs": {"sutton_barto_reward": False}, "environment__max_episode_steps": 400}
-    script = scripted(**made, budget__env_steps=2000)
-    assert "env = gymnasium.make('CartPole-v1', max_episode_steps=400, **{'sutton_barto_reward': False})" in script
-    assert "fcnet_hiddens=[64, 64]" in script and "env_steps < 2000" in script
-    assert not re.search(r"^\s*(import|from) (study|analysis)\b", script, re.MULTILINE)
-    own = {"environment__id": "my_package.envs:Maze", "environment__max_episode_steps": 77}
-    script = scripted(**own, model={"conv_filters": [[16, 4, 2]], "fcnet_hiddens": [128]})
-    assert "importlib.import_module('my_package.envs')" in script and "gymnasium.wrappers.TimeLimit(env, 77)" in script
-    assert "conv_filters=[[16, 4, 2]]" in script and "head_fcnet_hiddens=[128]" in script
 
 
 def test_a_script_holds_the_texts_of_a_space_and_its_header_as_texts() -> None:
