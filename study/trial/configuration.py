@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.appo import APPO
 from ray.rllib.algorithms.impala import IMPALA
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
@@ -28,7 +27,7 @@ from study.trial.engine.sampling.lanes import LaneLayout
 from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
 from study.trial.experiment import with_spaces
 from study.trial.failures import described
-from study.trial.measured import Whole, measured_class, way_to_measure
+from study.trial.measured import Overlapping, Whole, measured_class, way_to_measure
 from study.trial.parts import learner_obstacle, runner_obstacle
 
 _LOGGER = logging.getLogger("study.fast")
@@ -170,9 +169,7 @@ def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | 
     A `TrialError` says that the space asks for the fused one, and that this process cannot have it.
     """
     if issubclass(config.algo_class, IMPALA):
-        # Where the training step is RLlib's own, the learner's thread is watched.
-        known = config.algo_class.training_step in (IMPALA.training_step, APPO.training_step)
-        if known and not issubclass(config.learner_class, CountingLearner):
+        if way_to_measure(config.algo_class) is Overlapping:
             own = config.learner_class
             config.learners(learner_class=type(f"Counting{own.__name__}", (CountingLearner, own), {}))
         return ""

@@ -15,6 +15,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import logging
 import math
 import time
 import warnings
@@ -26,24 +27,25 @@ import gymnasium
 import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
+from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
-from study.errors import StudyError, TrialError
+from study.errors import RecordError, StudyError, TrialError
 from study.ray_private import forward_of, freeze_filters
 from study.space.spec import StudySpec
+from study.text import one_line
 from study.trial.engine import extensions
-from study.trial.engine.envs.environments import make_env
 from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.engine.sampling.runner import generators_now, seed_globally, set_generators
-from study.trial.experiment import make_environment
+from study.trial.experiment import make_environment, with_spaces
 from study.trial.failures import TRACEBACKS, described, original, within
-from study.trial.policy import State, module_of
+from study.trial.policy import MODULES, State
 
 MAX_LANES = 64
 """Episodes that are played side by side here; more would cost memory and hardly save time."""
@@ -54,6 +56,8 @@ ALL = "__all__"
 """RLlib's key for an episode as a whole, among those of its agents."""
 DRAWS = "rgb_array"
 """The render mode of an environment that gives pictures."""
+_TALKATIVE = ("ray._common.deprecation", "ray.rllib.algorithms.algorithm_config")
+"""Loggers of RLlib that tell of its own deprecated calls, and of its new API stack."""
 Film = Callable[[gymnasium.Env], gymnasium.Env]
 
 
@@ -121,16 +125,13 @@ def _is_plain(config: AlgorithmConfig, spec: StudySpec) -> bool:
     return environment_alone and not config.is_multi_agent and not (spec.script and spec.script.runner_obstacle)
 
 
-def _makers(config: AlgorithmConfig, spec: StudySpec | None, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
-    """Yield what makes each environment; one of a script has a number that no runner of the training has."""
+def _makers(config: AlgorithmConfig, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
+    """Yield what makes each environment, which has a number that no runner of the training has."""
     playing, index = _of_evaluation(config), int(config.num_env_runners or 0) + 1
     if draws:
         playing.env_config = {**playing.env_config, "render_mode": DRAWS}
     for number in itertools.count():
-        if spec is not None and spec.script is None:
-            yield functools.partial(make_env, spec.evaluated_environment, render_mode=DRAWS if draws else None)
-        else:
-            yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
+        yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
 
 
 # --- episodes and lanes ----------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def _play(
     config: AlgorithmConfig, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None
 ) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
-    makers = _makers(config, spec, draws=film is not None)
+    makers = _makers(config, draws=film is not None)
     most = 1 if state is None else _side_by_side(config, spec)
     with contextlib.ExitStack() as made:
         envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
@@ -301,6 +302,28 @@ def _policy(config: AlgorithmConfig, state: State, spec: StudySpec, lane: _Lane)
     return choose
 
 
+def module_of(config: AlgorithmConfig, state: State) -> RLModule:
+    """Return the network of a study with the numbers of a policy, without its value function, as the runners have it.
+
+    Raises:
+        RecordError: The numbers are of another network than the space's.
+    """
+    config = with_spaces(config)
+    weights = {name: torch.from_numpy(np.array(each)) for name, each in state[MODULES][DEFAULT_MODULE_ID].items()}
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    both = (config.observation_space, config.action_space)
+    with torch.random.fork_rng(devices=()):
+        module: RLModule = config.get_rl_module_spec(spaces={DEFAULT_MODULE_ID: both}, inference_only=True).build()
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:  # which names what differs
+        rule, got = "the policy must fit the environment and the network of the space", one_line(str(error), 300)
+        fix = "Name the space that it was trained in."
+        raise RecordError(where="checkpoint", rule=rule, got=got, fix=fix) from error
+    return module
+
+
 def _random_actions(seed: int) -> Callable[[Sequence[_Lane]], list[Any]]:
     """Return what draws actions that follow from seed, episode and step; of several agents of all that act now."""
 
@@ -345,7 +368,7 @@ def runner_of(
     config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False, draws: bool = False
 ) -> Iterator[EnvRunner]:
     """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process."""
-    playing, makers = _of_evaluation(config), _makers(config, None, draws=draws)
+    playing, makers = _of_evaluation(config), _makers(config, draws=draws)
     changes: dict[str, Any] = {
         "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
         "num_env_runners": 0,

@@ -32,15 +32,13 @@ class RunnerStartError(Exception):
     """The constructor of a runner failed: `runner and place: rule, got value. Fix: action.`, on one line."""
 
 
-def of_runner(error: BaseException) -> str | None:
-    """Return the message of a `RunnerStartError`; None where there is none.
+def of_runner(error: BaseException) -> str:
+    """Return the message of a `RunnerStartError`, or nothing where there is none.
 
     Ray (2.60) hands it over as it is, or as the last line of a traceback in a message of its own.
     """
-    _, found, message = str(error).rpartition(f"{RunnerStartError.__name__}: ")
-    if not found and not isinstance(error, RunnerStartError):
-        return None
-    return message.partition("\n")[0].strip()  # without the name before it the whole text
+    _, found, message = f"{type(error).__name__}: {error}".rpartition(f"{RunnerStartError.__name__}: ")
+    return message.partition("\n")[0].strip() if found else ""
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -67,21 +67,6 @@ learning, beside those that begin as `_OF_RLLIB_ALONE` says. What must have a ce
 _OF_RLLIB_ALONE = re.compile("callbacks_|evaluation_|metrics_")
 """Callbacks are asked about below, and a study evaluates by itself."""
 
-_OF_A_LEARNER = _names(
-    "use_critic use_gae torch_compile_learner torch_compile_learner_what_to_compile torch_compile_learner_dynamo_mode",
-    "torch_compile_learner_dynamo_backend torch_skip_nan_gradients _torch_grad_scaler_class",
-    "_torch_lr_scheduler_classes add_default_connectors_to_learner_pipeline",
-)
-"""Options that RLlib's own learners alone honour, which take what our runner samples."""
-
-_OF_V_TRACE = _names(
-    "vtrace vtrace_clip_rho_threshold vtrace_clip_pg_rho_threshold circular_buffer_num_batches",
-    "circular_buffer_iterations_per_batch target_network_update_freq broadcast_interval tau",
-    "learner_queue_size timeout_s_sampler_manager timeout_s_aggregator_manager target_worker_clipping",
-    "use_env_runner_state_server",
-)
-"""Options of APPO and IMPALA that concern their learner alone."""
-
 
 # --- the check -----------------------------------------------------------------------------------------------------
 
@@ -91,7 +76,7 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
 
     `config` has the spaces of its environment, where that is of one agent, and not what a trial sets.
     """
-    if obstacle := next(_of_any(config, _OF_A_LEARNER), None):
+    if obstacle := next(_of_any(config), None):
         return obstacle
     functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
     if config.callbacks_class is not RLlibCallback or any(functions):  # even those of the algorithm may reach into it
@@ -120,8 +105,8 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     return next(_of_any(config), None) or fused_obstacle(local)
 
 
-def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Yield what neither part can serve, or one of them, which honours the options `others`."""
+def _of_any(config: AlgorithmConfig) -> Iterator[str]:
+    """Yield what neither part can serve."""
     plain = _PLAIN.get(config.algo_class)
     if plain is None:
         yield f"the algorithm is {_name(config.algo_class)}"
@@ -130,12 +115,11 @@ def _of_any(config: AlgorithmConfig, others: frozenset[str] = frozenset()) -> It
         yield f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
         yield "there are several agents"
-    known = _ANYWHERE | others | (_OF_V_TRACE if plain is not PPOConfig else frozenset())
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
         if name == "learner_config_dict" and value.keys() <= {*extensions.OF_LEARNER, *extensions.OF_RUNNERS}:
             continue
-        honoured = name in known or _OF_RLLIB_ALONE.match(name)
+        honoured = name in _ANYWHERE or _OF_RLLIB_ALONE.match(name)
         if not honoured and not same(value, defaults.get(name, _ABSENT)):
             yield f"{name.lstrip('_')} is not RLlib's default"
     yield from _of_module(config)

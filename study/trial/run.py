@@ -7,9 +7,12 @@ runners. A trial in which it is not what was asked fails. Imports RLlib and torc
 import dataclasses
 import math
 import os
+import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +20,17 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
+from ray.rllib.core.rl_module.rl_module import RLModule
 from torch import nn
 
 from study.errors import TrialError
 from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning import evaluation_due, progress_of
-from study.ray_private import actors_of, connector_pieces, pieces_to_module
+from study.ray_private import actors_of, connector_pieces, merged_connectors, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
 from study.space.settings import differences
@@ -38,7 +44,7 @@ from study.trial.experiment import configuration_of
 from study.trial.failures import SteadyThread, described, of_runner, original
 from study.trial.measure import NodeWatch, Place, TrialResult, Watch, custom_metrics, iteration_metrics
 from study.trial.measured import MeasuredAlgorithm
-from study.trial.policy import pack_policy, state_of
+from study.trial.policy import MODULES, STATE_FILE, State, packed_state
 
 if TYPE_CHECKING:
     from study.trial.trainable import TrialConfig
@@ -174,6 +180,31 @@ def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -
     except Exception as error:
         what = of_runner(error) or f"{described(original(error))}. Fix: Make the environment work on every node"
         raise TrialError(where="start-up", rule=rule, got=what.rstrip(".")) from error
+
+
+# --- the policy -------------------------------------------------------------------------------------------------------
+
+
+def state_of(algorithm: MeasuredAlgorithm) -> State:
+    """Return what a runner must know to act as the policy does now; to be called where no learner is at work."""
+    learnt = algorithm.learner_group.get_state(components=[f"learner/{MODULES}"], inference_only=True)["learner"]
+    # RLlib merges the states of all runners into those of the local one, or into those that its state server holds.
+    connectors = algorithm.env_runner_group.local_env_runner.get_state(not_components=MODULES)
+    connectors |= merged_connectors(algorithm, timeout_s=algorithm.config.sample_timeout_s)
+    return {**connectors, MODULES: learnt[MODULES]}
+
+
+def pack_policy(module: RLModule, state: State) -> bytes:
+    """Return a zip archive of a policy: unpacked, `RLModule.from_checkpoint` opens it, and `read_state` its numbers.
+
+    The modules' classes are those of `module`, the numbers those of `state`, which `state_of` returned.
+    """
+    learnt = dict(state[MODULES])
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "policy"
+        module.save_to_path(folder, state=learnt if isinstance(module, MultiRLModule) else learnt[DEFAULT_MODULE_ID])
+        (folder / STATE_FILE).write_bytes(packed_state(state))
+        return Path(shutil.make_archive(f"{place}/packed", "zip", folder)).read_bytes()
 
 
 # --- what was built ---------------------------------------------------------------------------------------------------

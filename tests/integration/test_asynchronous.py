@@ -14,8 +14,7 @@ from study.metrics import METRICS
 from study.trial import configuration
 from study.trial import run as run_module
 from study.trial.engine.learning.asynchronous_learner import CountingLearner
-from study.trial.evaluation import evaluate
-from study.trial.policy import module_of
+from study.trial.evaluation import evaluate, module_of
 from study.trial.run import TrialRun
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of

@@ -27,9 +27,10 @@ from study.records.folder import unpack_policy
 from study.space.spec import StudySpec
 from study.trial import evaluation
 from study.trial.engine.envs.environments import make_env
-from study.trial.evaluation import evaluate, runner_of
-from study.trial.experiment import with_spaces
-from study.trial.policy import module_of, pack_policy, read_state, state_of
+from study.trial.evaluation import evaluate, module_of, runner_of
+from study.trial.experiment import configuration_of, with_spaces
+from study.trial.policy import read_state
+from study.trial.run import pack_policy, state_of
 from tests.environments import Plain, Raises
 from tests.script_facts import as_of_script
 from tests.spaces import spec
@@ -142,9 +143,11 @@ def drawn(built: Built, *, seed: int = 3) -> npt.NDArray[Any]:
 
 def random_actions(*, seed: int = 3) -> npt.NDArray[Any]:
     """Return every action of 200 random episodes of 20 steps, shape (200, 20)."""
-    Noted.played.clear()
     asked = {"evaluation__episodes": 200, "evaluation__seed": seed}
-    evaluate(PPOConfig(), None, spec(environment__id="tests.integration.test_evaluation:Five", **asked))
+    space = spec(environment__id="tests.integration.test_evaluation:Five", **asked)
+    config = configuration_of(space)
+    Noted.played.clear()
+    evaluate(config, None, space)
     return np.array(Noted.played)
 
 
@@ -179,7 +182,8 @@ def test_an_evaluation_has_its_own_environment_and_counts_the_episodes_that_it_c
     given: dict[str, Any] = {"environment__id": "tests.environments:Plain", "environment__kwargs": {"length": 30}}
     limits = ({"evaluation__max_episode_steps": limit} for limit in (30, 11))
     asked = ({}, {"evaluation__kwargs": {"length": 12}}, *limits)
-    results = [evaluate(PPOConfig(), None, spec(**given, **changes)) for changes in asked]
+    spaces = [spec(**given, **changes) for changes in asked]
+    results = [evaluate(configuration_of(space), None, space) for space in spaces]
     expected = [((30.0,) * 3, 0), ((12.0,) * 3, 0), ((30.0,) * 3, 0), ((11.0,) * 3, 3)]
     assert [(each.returns, each.num_cut) for each in results] == expected
 

@@ -56,6 +56,7 @@ BOTH: dict[str, Change] = {
     "own module": lambda config: config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule)),
     "recurrent": lambda config: config.rl_module(model_config={"use_lstm": True}),
     "connector to module": lambda config: config.env_runners(env_to_module_connector=lambda *_, **__: MeanStdFilter()),
+    "no GAE": lambda config: config.training(use_gae=False),
     "own learner": lambda config: config.learners(learner_class=OwnLearner),
     "vector mode": lambda config: config.env_runners(gym_env_vectorize_mode="async"),
     "an attribute that nobody knows": lambda config: (setattr(config, "my_own_option", 3), config)[1],
@@ -74,8 +75,6 @@ RUNNER_ALONE: dict[str, Change] = {
     "whole numbers": lambda config: config.environment(observation_space=Box(0, 9, (4,), np.int64)),
 }
 LEARNER_ALONE: dict[str, Change] = {
-    "no GAE": lambda config: config.training(use_gae=False),
-    "compiled": lambda config: config.framework(torch_compile_learner=True),
     "asynchronous": lambda config: plain(APPOConfig()),
 }
 NEITHER: dict[str, Change] = {

@@ -40,7 +40,7 @@ _ALIKE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class EnvFactory:
-    """Makes the environment wherever it is unpickled; RLlib calls it with a context that it ignores."""
+    """Makes the environment wherever it is unpickled; of RLlib's context it heeds `render_mode` alone."""
 
     spec: EnvironmentSpec
     waits: bool = False
@@ -48,7 +48,7 @@ class EnvFactory:
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
-        env = make_env(self.spec)
+        env = make_env(self.spec, render_mode=(context or {}).get("render_mode"))
         return _Waiting(env, self.wait_s) if self.wait_s else env
 
     @property
