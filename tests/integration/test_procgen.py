@@ -32,7 +32,7 @@ LANES, STEPS = 4, 20
 
 
 def game(name: str, **kwargs: Any) -> EnvironmentSpec:
-    return EnvironmentSpec.model_validate({"id": f"procgen:{name}", "kwargs": kwargs})
+    return EnvironmentSpec.model_validate({"id": f"procgen:{name}", "backend": "envpool", "kwargs": kwargs})
 
 
 @pytest.mark.parametrize("name", GAMES)
