@@ -198,12 +198,8 @@ class _Session:
             self.display.note("Working out the answer …")
             answer = self.display.answer(self.folder.path)
         patience = DRAIN_TIMEOUT_S if closed.reason in ("complete", "until") else ABANDON_TIMEOUT_S
-        for report in self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer):
-            if report.reason:
-                self.display.note(
-                    f"{report.name} lacks up to {report.behind} records ({report.reason}); "
-                    f"catch up with: python -m study sync {shlex.quote(str(self.folder.path))}"
-                )
+        for lack in self.mirrors.finish(patience, cut=lambda: self.signals.deadline, answer=answer):
+            self.display.note(f"{lack}; catch up with: python -m study sync {shlex.quote(str(self.folder.path))}")
         return StudyResult(
             folder=self.folder,
             identity=self.identity,

@@ -116,10 +116,11 @@ class Mirror(ABC):
         except (OSError, ValueError, RecursionError):
             return State()
 
-    def note(self, **changes: Any) -> None:
-        """Write down how far this mirror has come."""
-        changes = {"pid": os.getpid(), "error": "", **changes}
-        write_atomically(self.state_file, msgspec.json.encode(structs.replace(self.state, **changes)))
+    def note(self, error: str = "", **ids: str | None) -> None:
+        """Write down how far this mirror has come, and its ids of the study; or why the place takes no more."""
+        cursor = {} if error else dict(zip(("offset", "seq"), self.cursor, strict=True))
+        state = structs.replace(self.state, pid=os.getpid(), error=error, **cursor, **ids)
+        write_atomically(self.state_file, msgspec.json.encode(state))
 
     @property
     def behind(self) -> int:
@@ -147,8 +148,7 @@ class Mirror(ABC):
         lines = list(islice(read_lines(self.folder.records, offset=offset, first_seq=seq), self.chunk))
         self.send(lines)
         if lines or is_new:
-            offset, seq = self.cursor
-            self.note(offset=offset, seq=seq)
+            self.note()
         self.opened = True
         return len(lines)
 

@@ -88,8 +88,7 @@ class MlflowMirror(Mirror):
                 pass
         if self.cursor != (state.offset, state.seq):  # a power cut has taken what MLflow has
             self.ledger, self.last = Ledger(), None
-        offset, seq = self.cursor
-        self.note(experiment_id=self._experiment, parent_run_id=self._runs[STUDY], offset=offset, seq=seq)
+        self.note(experiment_id=self._experiment, parent_run_id=self._runs[STUDY])
 
     def send(self, lines: list[Line]) -> None:
         """Send records, and upload the file of them, if it is time.

@@ -19,13 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from study.errors import RecordError, StudyError, TrackingError
 from study.machine.host import set_back
 from study.mirrors.mirror import Mirror, OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror
-from study.mirrors.tracking_uri import AWAY, reason_of, refusal
+from study.mirrors.tracking_uri import reason_of, refusal
 from study.records.files import at_work, take, usable
 from study.records.folder import StudyFolder
 from study.text import mask_credentials, printable
@@ -36,8 +35,6 @@ POLL_S = 1.0
 """Seconds between two readings of the records, and between two attempts where somebody waits for the end."""
 RETRY_S = 5.0
 """Seconds between two attempts at a place that is away."""
-SYNC_TIMEOUT_S = 30.0
-"""Seconds without progress after which `sync` gives up."""
 READY_TIMEOUT_S = 180.0
 """How long a first start waits: to import MLflow and create a database's tables takes 4 s on an idle core."""
 ORPHAN_DRAIN_S = 10.0
@@ -84,7 +81,7 @@ def sync(mirror: Mirror) -> int:
     """Send to a place what it has not got, in the foreground; return the number of records that it lacked.
 
     Raises:
-        TrackingError: The place refuses, has not answered for `SYNC_TIMEOUT_S`, or a driver's own process sends to it.
+        TrackingError: The place is away or refuses, or a driver's own process sends to it.
         RecordError: The records cannot be trusted.
     """
     folder, lacked = mirror.folder.path, mirror.behind
@@ -92,32 +89,18 @@ def sync(mirror: Mirror) -> int:
         rule = "only one process may send the study to its places"
         fix = "None while the study runs, its own one keeps them up to date; afterwards try again."
         raise TrackingError(where=str(folder), rule=rule, got="another one at work", fix=fix)
-    deadline = time.monotonic() + SYNC_TIMEOUT_S
-    with contextlib.ExitStack() as stack:
-        stack.callback(os.close, lock)
-        stack.enter_context(contextlib.closing(mirror))
-        while not mirror.done and time.monotonic() < deadline:
+    try:
+        while not mirror.done:
             advance(mirror, finishing=True, ended=not at_work(folder))
-            if mirror.failure is None:
-                deadline = time.monotonic() + SYNC_TIMEOUT_S
-            elif mirror.failure.fix != AWAY:
-                break
-            else:
-                time.sleep(max(min(mirror.due, deadline) - time.monotonic(), 0.0))
-    if mirror.failure is not None:
-        raise mirror.failure
+            if mirror.failure is not None:
+                raise mirror.failure
+    finally:
+        mirror.close()
+        os.close(lock)
     return lacked
 
 
 # --- the process, from the driver's side ------------------------------------------------------------------------------
-
-
-class MirrorReport(NamedTuple):
-    """How the mirroring of a study to a place ended: records that it lacks, at most, and why; empty where none are."""
-
-    name: str
-    behind: int
-    reason: str
 
 
 class MirrorProcess:
@@ -134,31 +117,29 @@ class MirrorProcess:
         """The process id; None when it has ended."""
         return None if self._process is None else self._process.pid
 
-    def wait_ready(self, key: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+    def wait_ready(self, key: str) -> None:
         """Wait until the study exists in a place: at a first start, a wrong address should end the command.
 
         Raises:
-            TrackingError: It does not exist after `timeout_s` seconds; says what the process ran into.
+            TrackingError: It does not exist after `READY_TIMEOUT_S`; says what the process ran into.
         """
-        mirror, error, deadline = self.mirrors[key], "", time.monotonic() + timeout_s
-        while self._process is not None and time.monotonic() < deadline:
+        mirror, error, deadline = self.mirrors[key], "", time.monotonic() + READY_TIMEOUT_S
+        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
             if (state := mirror.state).pid == self.pid:
                 error = state.error
                 if not error:
                     return
                 if "locked" not in error:  # another process lets go of a database's lock
                     raise TrackingError(error)
-            elif self._process.poll() is not None:
-                break
             time.sleep(_LOOK_S)
-        where, rule = f"{mirror.place} {mask_credentials(mirror.address)}", f"must answer within {timeout_s:g} s"
+        where, rule = f"{mirror.place} {mask_credentials(mirror.address)}", f"must answer within {READY_TIMEOUT_S:g} s"
         fix = f"See {self._folder.mirror_log}, or give another address."
         raise TrackingError(where=where, rule=rule, got=error, fix=fix)
 
     def finish(
         self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = ""
-    ) -> tuple[MirrorReport, ...]:
-        """Let the process send what is left, for at most `timeout_s` seconds, and end it.
+    ) -> list[str]:
+        """Let the process send what is left, for at most `timeout_s` seconds; return what each place lacks, and why.
 
         A process that was killed, before or meanwhile, is replaced once. `cut` returns when to end it in any case, on
         the clock of `time.monotonic`; it may change meanwhile. `answer` is Markdown for the places that show it.
@@ -179,7 +160,7 @@ class MirrorProcess:
                 self._process = None
         states = [(mirror.name, mirror.behind, mirror.state.error) for mirror in self.mirrors.values()]
         late = f"it did not end within {timeout_s:g} s"
-        return tuple(MirrorReport(name, behind, error or (late if behind else "")) for name, behind, error in states)
+        return [f"{name} lacks up to {lacked} records ({why or late})" for name, lacked, why in states if why or lacked]
 
 
 def _start(folder: StudyFolder) -> "subprocess.Popen[bytes]":
@@ -219,9 +200,9 @@ def main(folder: str, parent: str) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[to_log])
     logging.getLogger("study").setLevel(logging.INFO)
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
-    set_back(_NICENESS)
     mirrors, finishing, patient = mirrors_of(StudyFolder(Path(folder))), False, True
     is_ours = False  # until the process of an earlier driver lets go
+    is_loaded = False
     with open(0, "rb", buffering=0) as stdin:
         while not all(mirror.done for mirror in mirrors):
             wait_s = min(each.due for each in mirrors if not each.done) - time.monotonic()
@@ -241,6 +222,10 @@ def main(folder: str, parent: str) -> None:
                 if not mirror.done and mirror.due <= time.monotonic():
                     advance(mirror, finishing=finishing, ended=True)
                     mirror.done = mirror.done or not (patient or mirror.failure is None)
+            if is_ours and not (is_loaded or finishing):
+                # Not before: on a loaded machine a process that is set back imports MLflow for minutes.
+                is_loaded = True
+                set_back(_NICENESS)
     for mirror in mirrors:
         mirror.close()
 
