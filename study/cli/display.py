@@ -216,7 +216,7 @@ def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" 
     """Print what a session came to: its answer, where the study stands, and what to type next."""
     from study.mirrors.mlflow_mirror import MlflowMirror
 
-    closed, identity, folder = result.closed, result.identity, result.folder
+    closed, folder, identity = result.closed, result.folder, result.folder.identity()
     if answer is not None:
         say()
         print_answer(answer)

@@ -178,8 +178,9 @@ class Conductor:
                     execution=row.execution,
                     processes_per_node=record.processes_per_node,
                 )
-                kept = {"timing_reason": label.reason, "provisional": label.provisional}
-                record = structs.replace(record, timing=label.timing, **kept)
+                record = structs.replace(
+                    record, timing=label.timing, timing_reason=label.reason, provisional=label.provisional
+                )
             self._append(record)
         row.progress = progress
 
@@ -255,8 +256,8 @@ class Conductor:
                 reason=reason,
                 summary=summary,
                 checkpoint=checkpoint,
-                timing=label.timing if label else None,
-                timing_reason=label.reason if label else "",
+                timing=label.timing,
+                timing_reason=label.reason,
                 node_loads=row.node_loads,
                 last_seen=last_seen,
             )
@@ -324,16 +325,22 @@ class Conductor:
         return self.stop is not None
 
     def close(self) -> StudyClosed:
-        """Record the end of the session; trials that were still running wait for a resume."""
-        stop = self.stop
-        for trial, row in self.ledger.rows.items():
-            if row.status == "running":
-                self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
-        all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
-        is_over = all_ended and (stop is None or not self._course.phase_name)
-        closed = stop or StudyClosed(session=self.ledger.sessions, reason="error")
-        if is_over:
-            reason, detail = self._course.how_it_ended()
-            closed = StudyClosed(session=self.ledger.sessions, reason=reason, detail=detail)  # type: ignore[arg-type]
-        self._append(closed)
+        """Record the end of the session; trials that were still running wait for a resume.
+
+        Where even that cannot be written (a full disk), what is returned says so.
+        """
+        stop, session = self.stop, self.ledger.sessions
+        try:
+            for trial, row in self.ledger.rows.items():
+                if row.status == "running":
+                    self.end(trial, "interrupted", stop.detail if stop else "the driver ended")
+            all_ended = not self.queue.waiting and all(row.ended for row in self.ledger.rows.values())
+            closed = stop or StudyClosed(session=session, reason="error")
+            if all_ended and (stop is None or not self._course.phase_name):
+                reason, detail = self._course.how_it_ended()
+                closed = StudyClosed(session=session, reason=reason, detail=detail)  # type: ignore[arg-type]
+            self._append(closed)
+        except (RecordError, OSError) as error:
+            return StudyClosed(session=session, reason="error", detail=str(error))
+        self.write_table()
         return closed

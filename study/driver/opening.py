@@ -1,24 +1,34 @@
-"""A new study or a resumed one: what a person asked for against what is in the folder. Imports no engine."""
+"""A new study or a resumed one: what a person asked for against what is in the folder, and what runs it."""
 
+import contextlib
+import platform
+import shlex
+import socket
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
+import psutil
 import typer
 from msgspec import structs
 
 from study.designs.registry import design_of
 from study.errors import RecordError, SpaceError, wrong_option
+from study.machine.host import cpu_model, current_job, usable_cpus
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, ask_mlflow, asked_uri, check_tracking_uri
 from study.records.files import check_own
 from study.records.folder import FORMAT, NAME, NAME_RULE, StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import RESTORE
 from study.space.spec import StudySpec, as_of_now
-from study.text import count
+from study.text import count, mask_credentials
 
 Address = Annotated[
     str | None,
@@ -198,3 +208,50 @@ def continuing(spec: StudySpec, ledger: Ledger) -> str:
     word = "Complete" if ledger.complete and planned == ledger.num_trials else "Continuing"
     ended = f"{counts['finished'] + counts['failed']:,} of {count(planned, 'trial')} ended"
     return f"{word}: {ended}" + (f"; to run again: {again:,}." if again else ".")
+
+
+# --- where and with what a driver runs, as it is recorded -------------------------------------------------------------
+
+_PACKAGES = "runner-scaling-study ray torch gymnasium optuna mlflow numpy jax jaxlib envpool"
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def provenance(own_modules: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what a reader needs to know about this driver, years later, as JSON values; no secrets.
+
+    `usable_cpus` are the logical CPUs that a scheduler or a container lets it use; `own_modules` are the user's own
+    that the environment consists of, with their digests where these were taken.
+    """
+    job, versions = current_job(), dict[str, str | None].fromkeys(_PACKAGES.split())
+    for name in versions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    words = [mask_credentials(shlex.join(sys.argv))]
+    with contextlib.suppress(ValueError):  # the mask has taken a quote
+        words = shlex.split(words[0])
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git": git_state(_CHECKOUT),
+        "versions": {"python": platform.python_version(), **versions},
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu_model": cpu_model(),
+        "physical_cpus": psutil.cpu_count(logical=False),
+        "logical_cpus": psutil.cpu_count(),
+        "usable_cpus": len(usable_cpus()),
+        "memory_mb": psutil.virtual_memory().total // 10**6,
+        "command": words,
+        "scheduler": None if job is None else {"name": job.scheduler, "job": job.id},
+        "own_modules": dict(own_modules),
+    }
+
+
+def git_state(checkout: Path) -> dict[str, Any] | None:
+    """Return commit and dirty flag of a checkout; None where there is none, as after an installation."""
+    words = ["git", "--no-optional-locks", "-C", str(checkout), "describe", "--always", "--abbrev=40", "--exclude=*"]
+    if (checkout / ".git").exists():
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            done = subprocess.run([*words, "--dirty"], capture_output=True, timeout=5.0, check=True)
+            commit, dash, _ = done.stdout.decode().strip().partition("-")
+            return {"commit": commit, "dirty": bool(dash)}
+    return None

@@ -24,9 +24,8 @@ from study.machine.shipping import own_modules, runtime_env
 from study.mirrors.process import MirrorProcess
 from study.planning import remarks
 from study.records.files import held
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
-from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.parsing import written
 from study.space.sections import LEARNERS, MOST_STUDIES
@@ -50,7 +49,6 @@ class StudyResult:
     """What a driver's session came to."""
 
     folder: StudyFolder
-    identity: StudyIdentity
     rows: tuple[TrialRow, ...]
     """Every trial on record, by its number."""
     closed: StudyClosed
@@ -114,7 +112,7 @@ class _Session:
             opening.new_identity(spec, options) if self.is_new else opening.resumed_identity(self.folder, spec, options)
         )
         self.address = resolve_address(options.address)
-        self.signals = StopSignals(_close)
+        self.signals = StopSignals()
 
     def open(self) -> StudyResult:
         """Refuse what cannot be before anything is written; then lock the folder and run."""
@@ -177,7 +175,7 @@ class _Session:
             folder=self.folder,
             log=log,
             ledger=ledger,
-            provenance=provenance({module.name: module.digest for module in self.modules}),
+            provenance=opening.provenance({module.name: module.digest for module in self.modules}),
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,
@@ -202,7 +200,6 @@ class _Session:
             self.display.note(f"{lack}; catch up with: python -m study sync {shlex.quote(str(self.folder.path))}")
         return StudyResult(
             folder=self.folder,
-            identity=self.identity,
             rows=tuple(row for _, row in sorted(ledger.rows.items())),
             closed=closed,
             is_broken=is_broken,
@@ -289,16 +286,6 @@ class _Session:
                 verbose=0,
             ),
         )
-
-
-def _close(conductor: Conductor) -> StudyClosed:
-    """End the session; where even that cannot be written (a full disk), say so in the result."""
-    try:
-        closed = conductor.close()
-        conductor.write_table()
-    except (RecordError, OSError) as error:
-        return StudyClosed(session=conductor.ledger.sessions, reason="error", detail=str(error))
-    return closed
 
 
 def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:

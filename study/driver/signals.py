@@ -38,9 +38,9 @@ class StopSignals:
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-    def __init__(self, close: Callable[[Conductor], StudyClosed]) -> None:
-        """Take no signal yet; `close` records the end of the session, also from another thread."""
-        self._close, self._closing = close, threading.Lock()
+    def __init__(self) -> None:
+        """Take no signal yet."""
+        self._closing = threading.Lock()
         self._closed: StudyClosed | None = None
         self._conductor: Conductor | None = None
         self._received: tuple[str, float] | None = None
@@ -102,7 +102,7 @@ class StopSignals:
         """Record the end of the session once Tune has returned; from now on no signal changes how it ended."""
         with self._closing:
             if self._closed is None:
-                self._closed = self._close(conductor)
+                self._closed = conductor.close()
         return self._closed
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -146,7 +146,7 @@ class StopSignals:
         with self._closing:  # never let go: a main thread that comes back now waits here for the end of the process
             if self._closed is None:
                 try:
-                    self._closed = self._close(self._conductor)
+                    self._closed = self._conductor.close()
                 finally:
                     stop = self._conductor.stop
                     self._leave(f"Ray did not end in time{f' ({stop.detail})' if stop else ''}.")

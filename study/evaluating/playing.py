@@ -18,7 +18,7 @@ from study.errors import RecordError, wrong_option
 from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, best_per_scale, ledger_of, merit
+from study.records.ledger import Ledger, TrialRow, ledger_of, merit, result_of
 from study.space.parsing import find_space, parse_space, read_space
 from study.space.settings import spec_of
 from study.space.spec import StudySpec
@@ -108,7 +108,7 @@ def best_policy(spec: StudySpec, ledger: Ledger) -> tuple[TrialRow | None, int]:
     # In a hold-up study trials with a limit of iterations have not had their whole budget.
     rows = [row for row in with_policy if not row.stage or row.iterations is None]
     rows = design_of(spec).final_trials(spec, ledger, rows)
-    return max(best_per_scale(rows).values(), key=merit, default=None), len(rows)
+    return max((row for row in rows if result_of(row) is not None), key=merit, default=None), len(rows)
 
 
 # --- its episodes ----------------------------------------------------------------------------------------------------

@@ -136,9 +136,7 @@ class MirrorProcess:
         fix = f"See {self._folder.mirror_log}, or give another address."
         raise TrackingError(where=where, rule=rule, got=error, fix=fix)
 
-    def finish(
-        self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = ""
-    ) -> list[str]:
+    def finish(self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = "") -> list[str]:
         """Let the process send what is left, for at most `timeout_s` seconds; return what each place lacks, and why.
 
         A process that was killed, before or meanwhile, is replaced once. `cut` returns when to end it in any case, on

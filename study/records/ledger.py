@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isfinite
 from pathlib import Path
@@ -36,12 +36,8 @@ from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.text import count
 
-_ADDING: dict[str, Callable[[float, float], float]] = {
-    **dict.fromkeys(("mean", "weighted mean", "total"), operator.add),
-    "largest": max,
-    "smallest": min,
-}
-_TIMED = tuple((name, _ADDING[how], how == "weighted mean") for name, how in OF_ITERATIONS.items() if how in _ADDING)
+_ADDING = defaultdict[str, Callable[[float, float], float]](lambda: operator.add, largest=max, smallest=min)
+_TIMED = tuple((name, _ADDING[how], how == "weighted mean") for name, how in OF_ITERATIONS.items())
 """What is combined of an iteration after the warm-up: the metric, how, and whether it is weighted by the time."""
 _WARM_UP = tuple(each for each in _TIMED if not OF_ITERATIONS[each[0]].endswith("mean"))
 """The same for the warm-up, which enters no mean."""
@@ -347,12 +343,9 @@ class Ledger(Struct, kw_only=True):
         """Whether the latest driver came to the end of its plan."""
         return self.closed is not None and self.closed.reason == "complete"
 
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> Counter[str]:
         """Return the number of trials by status."""
-        result = {"finished": 0, "failed": 0, "interrupted": 0, "running": 0}
-        for row in list(self.rows.values()):  # a copy: the display counts while the event loop adds
-            result[row.status] += 1
-        return result
+        return Counter(row.status for row in list(self.rows.values()))  # a copy: the display counts while others add
 
 
 def fold_lines(lines: Iterable[Line], records: Path, ledger: Ledger | None = None) -> Ledger:
@@ -375,15 +368,6 @@ def ledger_of(records: Path) -> Ledger:
         RecordError: A line cannot be trusted, or cannot follow on those before it.
     """
     return fold_lines(read_lines(records), records)
-
-
-def best_per_scale(rows: Iterable[TrialRow]) -> dict[int, TrialRow]:
-    """Return the best finished trial of every scale, by `merit`; trials of a throughput study have none."""
-    best: dict[int, TrialRow] = {}
-    for row in rows:
-        if row.status == "finished" and result_of(row) is not None:
-            best[row.num_env_runners] = max(best.get(row.num_env_runners, row), row, key=merit)
-    return dict(sorted(best.items()))
 
 
 def merit(row: TrialRow) -> tuple[float, float, float, int]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -97,7 +98,7 @@ def test_while_it_runs_the_page_shows_what_runs_and_for_how_long_and_what_goes_w
     # 400 steps in 0.5 s, without the first iteration
     assert all(text in line for text in ("in 2 min", "50% done", " 800 "))
     assert (status.num_ended, status.num_trials) == (2, 3)
-    assert status.counts == {"finished": 1, "failed": 1, "interrupted": 0, "running": 1}
+    assert status.counts == Counter(finished=1, failed=1, running=1)
     texts = [advice.text for advice in status.advice]
     assert "1 trial failed; the latest, trial 1: because of failed" in texts
     assert any(text.startswith("3 of 3 clocks are oversubscribed and in no efficiency table") for text in texts)
@@ -143,13 +144,15 @@ def test_silence_far_beyond_the_pace_is_told(folder):
 
 def test_mlflow_lags_by_the_records_after_its_cursor(folder):
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
-    ends = [line.end for line in read_lines(folder.records)]
+    lines = [*read_lines(folder.records)]
     mirror = MlflowMirror(folder)
-    mirror.note(experiment_id="1", parent_run_id="r", offset=ends[2], seq=3)
+    mirror.last = lines[2]
+    mirror.note(experiment_id="1", parent_run_id="r")
     status = read_status(folder.path)
-    assert status.mirror.behind == len(ends) - 3
+    assert status.mirror.behind == len(lines) - 3
     assert [each.command for each in status.advice if "MLflow" in each.text] == [f"python -m study sync {folder.path}"]
-    mirror.note(offset=ends[-1], seq=len(ends))
+    mirror.last = lines[-1]
+    mirror.note()
     assert read_status(folder.path).mirror.behind == 0
 
 
@@ -158,7 +161,7 @@ def test_a_damaged_line_leaves_what_came_before(folder):
     lines = folder.records.read_bytes().splitlines(keepends=True)
     folder.records.write_bytes(b"".join([*lines[:8], b"garbage\n", *lines[8:]]))
     status = read_status(folder.path)
-    assert status.counts == {"finished": 1, "failed": 0, "interrupted": 0, "running": 0}
+    assert status.counts == Counter(finished=1)
     (problem,) = status.problems
     assert "line 9: must be a record" in problem
 
@@ -211,10 +214,10 @@ def test_a_folder_of_studies_is_shown(tmp_path, monkeypatch):
 
 def test_a_study_ends_with_its_answer_and_then_with_what_to_type_next(folder, capsys):
     failed = synthetic.whole_trial(2, "failed")
-    closed, identity = StudyClosed(session=1, reason="until", detail="for a test"), folder.identity()
+    closed = StudyClosed(session=1, reason="until", detail="for a test")
     synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1), *failed, closed)
     rows = tuple(ledger_of(folder.records).rows.values())
-    result = StudyResult(folder=folder, identity=identity, rows=rows, closed=closed)
+    result = StudyResult(folder=folder, rows=rows, closed=closed)
     answer = answer_of(folder.path)
     assert not isinstance(answer, str), answer
     print_end(result, "python run_study.py x.yaml --resume", answer)

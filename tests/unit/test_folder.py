@@ -161,7 +161,9 @@ def whole(tmp_path_factory):
     conductor.write_table()
     session.log.close()
     lines = list(read_lines(folder.records))
-    MlflowMirror(folder).note(experiment_id="1", parent_run_id="p", offset=lines[-2].end, seq=lines[-2].seq + 1)
+    mirror = MlflowMirror(folder)
+    mirror.last = lines[-2]
+    mirror.note(experiment_id="1", parent_run_id="p")
     for name in ("mirror.log", "optuna.journal", *(name for name in DERIVED if name.startswith("."))):
         (path / name).write_text("made anew\n")
     assert {file.name for file in path.iterdir()} == {*TRUTH, *DERIVED, "checkpoints"}

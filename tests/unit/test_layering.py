@@ -127,7 +127,7 @@ LOADS = {
         "analysis.status study.cli.display": LIBRARIES | {"scipy"},
     },
     "records and certificate": {
-        "study.records.records study.records.ledger study.records.folder study.records.provenance": ENGINES,
+        "study.records.records study.records.ledger study.records.folder": ENGINES,
         "study.mirrors.process study.mirrors.tracking_uri study.mirrors.mlflow_mirror study.mirrors.mirror": ENGINES,
         "study.trial.engine.envs.environments study.evaluating.playing study.trial.policy": ENGINES,
         "study.designs.holdup.certificate study.designs.holdup.page": ENGINES,

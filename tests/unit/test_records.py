@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from study.driver.opening import git_state, provenance
 from study.errors import RecordError
 from study.machine.load import NodeLoad
 from study.records.folder import StudyFolder
 from study.records.ledger import ledger_of
-from study.records.provenance import git_state, provenance
 from study.records.records import RecordLog, StageDecided, TrialRequest, numbered, read_lines
 from tests.synthetic import append, closed, ended, evaluation, iteration, opened, started, whole_trial
 from tests.values import replace

@@ -19,11 +19,17 @@ from tests.waiting import until
 class Course:
     """A conductor's part in an end."""
 
-    def __init__(self):
-        self.stop, self.breaks = None, False
+    def __init__(self, closings=None):
+        self.stop, self.breaks, self.closings = None, False, closings
 
     def end_early(self, reason, detail):
         self.stop = self.stop or StudyClosed(session=1, reason=reason, detail=detail)
+
+    def close(self):
+        self.closings.append(self)
+        if self.breaks:  # a full disk: the process leaves all the same
+            raise BrokenPipeError
+        return StudyClosed(session=1, reason="complete")
 
 
 @pytest.fixture
@@ -43,17 +49,10 @@ def codes(monkeypatch):
 def ending(monkeypatch, codes):
     """Signals that give up at once, the times that the session was closed, and the codes that the process left with."""
     closings = []
-
-    def close(conductor):
-        closings.append(conductor)
-        if conductor.breaks:  # a full disk: the process leaves all the same
-            raise BrokenPipeError
-        return StudyClosed(session=1, reason="complete")
-
     monkeypatch.setattr(signals, "GIVE_UP_S", 0.05)
     monkeypatch.setattr(signals, "ANSWER_S", 60.0)
-    with StopSignals(close) as stopping:
-        stopping.tell(Course())
+    with StopSignals() as stopping:
+        stopping.tell(Course(closings))
         yield stopping, closings, codes
 
 
@@ -72,7 +71,7 @@ def test_a_signal_is_learnt_of_where_somebody_else_handles_it(ending, breaks):
 
 def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(ending, capsys):
     stopping, closings, codes = ending
-    closed = stopping.close(Course())
+    closed = stopping.close(Course(closings))
     assert stopping.deadline == math.inf
     signal.raise_signal(signal.SIGTERM)
     until(lambda: stopping.deadline < time.monotonic() + 60)
@@ -98,7 +97,7 @@ def test_a_second_signal_ends_the_process_at_once(ending, monkeypatch):
 
 @pytest.mark.parametrize("number", StopSignals.NUMBERS)
 def test_before_the_first_trial_the_main_thread_is_interrupted_once(codes, number):
-    with StopSignals(lambda conductor: StudyClosed(session=1, reason="complete")) as stopping:
+    with StopSignals() as stopping:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
         until(lambda: stopping._received)
@@ -113,7 +112,7 @@ import subprocess, time
 from study.driver import signals
 signals.ANSWER_S = 1.0
 signals.GIVE_UP_S = 0.5
-with signals.StopSignals(None):
+with signals.StopSignals():
     child = subprocess.Popen(["sleep", "600"], start_new_session=True, stdout=subprocess.DEVNULL)
     while True:
         try:
