@@ -1,13 +1,12 @@
 """`run_study`: folder, records, Ray, Tune and MLflow wired together. Ray is imported only after every cheap check."""
 
 import contextlib
-import json
 import secrets
 import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 
 from study.adopted.loading import adopted_by
 from study.designs.registry import design_of, make_plan, private_shape
@@ -26,10 +25,9 @@ from study.planning import remarks
 from study.records.files import held
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
+from study.records.records import RecordLog, StudyClosed, read_lines
 from study.space.parsing import written
-from study.space.sections import LEARNERS, MOST_STUDIES
-from study.space.settings import Variant, spec_of
+from study.space.sections import MOST_STUDIES
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of
@@ -235,11 +233,15 @@ class _Session:
 
     def _tune(self, conductor: Conductor) -> None:
         """Run the conductor's trials under Ray Tune, until they are over or Tune dies: the caller starts Ray anew."""
+        from study.driver.searcher import tuner
+
+        script = None if self.adopted is None else self.adopted.pickled
+        on = {"on_setup": self.signals.install, "on_change": self.display.update}
         while not conductor.exhausted:
             reuse, died = conductor.queue.begin_part(), ""
             with own_folder("rt") as storage:  # what Tune writes; nothing is read back
                 try:
-                    self._tuner(conductor, str(storage), reuse=reuse).fit()
+                    tuner(conductor, storage, reuse=reuse, script=script, **on).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                     died = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self.display.note(died)
@@ -248,55 +250,9 @@ class _Session:
                 conductor.tune_died(died or "Ray Tune ended early.")
                 return
 
-    def _tuner(self, conductor: Conductor, storage: str, *, reuse: bool) -> Any:
-        """Return Tune's side of the conductor."""
-        from ray import tune
-
-        from study.driver.searcher import StudyCallback, StudySearcher
-        from study.ray_private import without_usage_tags
-        from study.trial.trainable import TRIAL, StudyTrial, TrialConfig
-
-        without_usage_tags()
-        script = None if self.adopted is None else self.adopted.pickled
-        specs = {variant: json.dumps(spec_of(conductor.spec, variant).to_json()) for variant in get_args(Variant)}
-
-        def to_config(started: TrialStarted) -> dict[str, Any]:
-            learners = started.setting.get(LEARNERS)
-            varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
-            space = json.dumps(varied.to_json()) if varied else specs[started.variant]
-            return {TRIAL: TrialConfig(space=space, started=started, script=script)}
-
-        callback = StudyCallback(conductor, on_setup=self.signals.install, on_change=self.display.update)
-        return tune.Tuner(
-            StudyTrial,
-            tune_config=tune.TuneConfig(
-                search_alg=StudySearcher(conductor, to_config),
-                num_samples=-1,  # the searcher says when it has no more
-                trial_dirname_creator=_trial_name,
-                trial_name_creator=_trial_name,
-                reuse_actors=reuse,
-            ),
-            run_config=tune.RunConfig(
-                name="study",
-                storage_path=storage,
-                stop=callback,
-                callbacks=[callback],
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                failure_config=tune.FailureConfig(max_failures=0),
-                verbose=0,
-            ),
-        )
-
 
 def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
     """Remove the folder of a first start that recorded nothing, so that the same command can be tried again."""
     if error is not None and next(read_lines(folder.records), None) is None:
         folder.forget()
     return False
-
-
-def _trial_name(trial: Any) -> str:
-    from study.trial.trainable import TRIAL
-
-    started: TrialStarted = trial.config[TRIAL].started
-    return f"trial_{started.trial:05d}_{started.attempt}"

@@ -1,17 +1,19 @@
-"""Tune's side of the study: a searcher, and a callback that is the stopper too, thin shells around the conductor.
+"""Tune's side of a study: the tuner, its searcher, and a callback that is the stopper too, shells of the conductor.
 
 Nothing here may raise into Tune's event loop, where one exception ends every trial: an error that matters (a full disk)
 ends the study early and is reported by `study.driver.run`.
 """
 
 import contextlib
+import functools
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray import cloudpickle
+from ray import cloudpickle, tune
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import Callback, Stopper
 from ray.tune.experiment import Trial
@@ -19,15 +21,67 @@ from ray.tune.search import Searcher
 
 from study.driver.conductor import Conductor, Fault
 from study.errors import StudyError, TrialError, TrialLostError
-from study.ray_private import was_short_of_memory
+from study.ray_private import was_short_of_memory, without_usage_tags
 from study.records.records import TrialStarted
+from study.space.sections import LEARNERS
+from study.space.settings import spec_of
 from study.trial.failures import node_was_lost
 from study.trial.measure import RESULT, TrialResult
-from study.trial.trainable import TRIAL
+from study.trial.trainable import TRIAL, StudyTrial, TrialConfig
 
 logger = logging.getLogger(__name__)
 _LONGEST = 500
 """Characters of a reason."""
+
+
+def tuner(
+    conductor: Conductor,
+    storage: Path,
+    *,
+    reuse: bool,
+    script: bytes | None,
+    on_setup: Callable[[], None],
+    on_change: Callable[[], None],
+) -> tune.Tuner:
+    """Return what runs the conductor's trials, and writes to a folder `storage` what nobody reads.
+
+    With `reuse` a trial goes on in the processes of the one before; `script` is that of the space, pickled. `on_setup`
+    is called once Tune has its signal handlers, `on_change` after every event.
+    """
+    without_usage_tags()
+    space_of = functools.cache(
+        lambda variant, learners: json.dumps(spec_of(conductor.spec, variant, num_learners=learners).to_json())
+    )
+
+    def to_config(started: TrialStarted) -> dict[str, Any]:
+        space = space_of(started.variant, started.setting.get(LEARNERS))
+        return {TRIAL: TrialConfig(space=space, started=started, script=script)}
+
+    callback = StudyCallback(conductor, on_setup=on_setup, on_change=on_change)
+    return tune.Tuner(
+        StudyTrial,
+        tune_config=tune.TuneConfig(
+            search_alg=StudySearcher(conductor, to_config),
+            num_samples=-1,  # the searcher says when it has no more
+            trial_dirname_creator=_name,
+            trial_name_creator=_name,
+            reuse_actors=reuse,
+        ),
+        run_config=tune.RunConfig(
+            name="study",
+            storage_path=str(storage),
+            stop=callback,
+            callbacks=[callback],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=0),
+            verbose=0,
+        ),
+    )
+
+
+def _name(trial: Trial) -> str:
+    started: TrialStarted = trial.config[TRIAL].started
+    return f"trial_{started.trial:05d}_{started.attempt}"
 
 
 class _Stateless:
@@ -75,7 +129,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
     """Gives Tune's events to the conductor, and stops all trials once that says so."""
 
     def __init__(self, conductor: Conductor, *, on_setup: Callable[[], None], on_change: Callable[[], None]) -> None:
-        """Wrap a conductor; call `on_setup` once Tune has its signal handlers, `on_change` after every event."""
+        """Wrap a conductor; call `on_setup` and `on_change` as `tuner` says."""
         self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
         self._trials: list[Trial] = []
 

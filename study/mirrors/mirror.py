@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 from msgspec import Struct, structs
@@ -21,7 +21,7 @@ from study.errors import StudyError
 from study.metrics import CUSTOM, METRICS
 from study.mirrors.tracking_uri import reach
 from study.records.files import write_atomically
-from study.records.folder import StudyFolder, StudyIdentity
+from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, fold_lines, ledger_of
 from study.records.records import (
     Evaluation,
@@ -36,9 +36,6 @@ from study.records.records import (
     read_lines,
 )
 from study.space.spec import StudySpec
-
-if TYPE_CHECKING:
-    from optuna.storages import BaseStorage
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -290,11 +287,6 @@ class TensorBoardMirror(Mirror):
         self._writers[record.trial] = writer
 
 
-def name_in_storage(identity: StudyIdentity) -> str:
-    """Return the name of the study in a database that other studies share: readable, and no other study's."""
-    return f"{identity.name}-{identity.study_id}"
-
-
 class OptunaMirror(Mirror):
     """Sends one study to a database, or to the journal file in its folder, for `optuna-dashboard`.
 
@@ -303,9 +295,7 @@ class OptunaMirror(Mirror):
 
     key, name, place = "optuna", "Optuna's storage", "Optuna storage"
 
-    def __init__(self, folder: StudyFolder) -> None:
-        super().__init__(folder)
-        self._storage: BaseStorage | None = None
+    _storage: Any = None
 
     @property
     def address(self) -> str:
@@ -328,13 +318,13 @@ class OptunaMirror(Mirror):
         if "://" in self.address:
             reach(self.address)
             # Before its use, a connection that a restart of the database broke is replaced.
-            storage: BaseStorage = RDBStorage(self.address, engine_kwargs={"pool_pre_ping": True})
+            storage: Any = RDBStorage(self.address, engine_kwargs={"pool_pre_ping": True})
         else:  # its only writer; behind a torn line nothing could be read
             for file in self.folder.path.glob("optuna.journal*"):
                 file.unlink(missing_ok=True)
             storage = JournalStorage(JournalFileBackend(self.address, lock_obj=JournalFileOpenLock(self.address)))
         self._storage, directions = storage, [optuna.study.StudyDirection.MAXIMIZE]
-        name = name_in_storage(self.identity)
+        name = f"{self.identity.name}-{self.identity.study_id}"  # other studies may share the storage
         try:
             self._study = storage.create_new_study(directions, name)
         except optuna.exceptions.DuplicatedStudyError:
@@ -349,7 +339,6 @@ class OptunaMirror(Mirror):
         """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
         from study.designs.proposals import trial_of  # with Optuna, which `open` has imported
 
-        assert self._storage is not None, "open() comes first"
         ends = [record for line, _ in self.shown(lines) if isinstance(record := line.record, TrialEnded)]
         for row in [self.ledger.rows[end.trial] for end in ends if end.status != "interrupted"]:
             if row.optuna_number is not None and row.trial not in self._there:

@@ -203,7 +203,7 @@ class MlflowMirror(Mirror):
             self._client.log_batch(
                 run_id,
                 params=[Param(name, str(value)) for name, value in params.items()],
-                tags=[RunTag(name, value) for name, value in tags.items()],
+                tags=[RunTag(name, value) for name, value in tags.items() if value],
             )
             if ended or status != "running":
                 shown = "KILLED" if status == "running" else _STATUS.get(status, "KILLED")
@@ -266,7 +266,7 @@ def study_tags(spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str
     """Return what describes the study and how it stands."""
     closed, found = ledger.closed, ledger.opened.provenance if ledger.opened else {}
     words = [word.rpartition("/")[2] for word in found.get("command") or []]  # MLflow would cut at the last slash
-    tags = {
+    return {
         "engine": engine_of_space(spec),
         "status": closed.reason if closed else "killed" if ended else "running",
         "reason": (closed.detail if closed else "") or "none",
@@ -274,7 +274,6 @@ def study_tags(spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": (found.get("git") or {}).get("commit") or "",
     }
-    return {key: value for key, value in tags.items() if value}
 
 
 def identity_text(identity: StudyIdentity) -> str:
@@ -296,8 +295,8 @@ def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:
 
 
 def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
-    """Return the engine, the outcome, and how far the timings can be trusted."""
-    tags = {
+    """Return the engine, the outcome, and how far the timings can be trusted; empty where it is not known."""
+    return {
         "status": "interrupted" if ended and row.status == "running" else row.status,
         "engine": row.engine or UNKNOWN,
         "timing": row.timing or "",
@@ -305,7 +304,6 @@ def trial_tags(row: TrialRow, *, ended: bool) -> dict[str, str]:
         "reason": row.reason,
         "checkpoint": row.checkpoint or "",
     }
-    return {key: value for key, value in tags.items() if value}
 
 
 def create_database(path: Path) -> None:

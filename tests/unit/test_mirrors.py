@@ -73,7 +73,7 @@ def test_a_run_of_mlflow_says_what_a_trial_or_a_study_was_and_how_it_ended():
     ).rows
     assert content.trial_tags(rows[0], ended=False) == {
         **{"engine": "unknown", "status": "finished", "checkpoint": "checkpoints/trial_00000"},
-        **{"timing": "oversubscribed", "timing_reason": "3 processes on 2 cores"},
+        **{"timing": "oversubscribed", "timing_reason": "3 processes on 2 cores", "reason": ""},
     }
     failed = content.trial_tags(rows[1], ended=False)
     assert (failed["reason"], failed["engine"]) == ("because of failed", "RLlib's own")
