@@ -16,12 +16,10 @@ import pandas as pd
 from analysis.fingerprint import effective_part, fingerprint, fingerprints
 from analysis.load.columns import EVALUATION_COLUMNS, ITERATION_COLUMNS, RUN_COLUMNS, Column
 from study.errors import AnalysisError, RecordError, SpaceError
-from study.metrics import METRICS
 from study.records.files import at_work
-from study.records.folder import StudyFolder, StudyIdentity, meant_by
+from study.records.folder import StudyFolder, StudyIdentity, meant_by, table_row
 from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import Iteration, Line, StudyOpened, TrialBuilt, TrialStarted, read_lines
-from study.space.parameters import PARAMETERS
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
 from study.text import count
@@ -29,12 +27,6 @@ from study.text import count
 Kind = Literal["search", "holdup", "throughput"]
 """What a study is: an ordinary search, in stages, or short trials for the clock."""
 _HARDWARE = ("hostname", "platform", "cpu_model", "physical_cpus", "logical_cpus", "usable_cpus", "memory_mb")
-_OF_ROW = (
-    *("trial", "attempt", "status", "stage", "seed", "num_cpus", "execution", "timing", "engine"),
-    *("checkpoint", "started"),
-)
-"""Columns that the state of a trial has by the same name."""
-_OF_SUMMARY = tuple(name for name, metric in METRICS.items() if metric.grain == "trial")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -258,27 +250,12 @@ class _Records:
 
 def _line(row: TrialRow, built: Mapping[str, Any], num_learners: int | None) -> dict[str, Any]:
     """Return the values of a trial; `num_learners` are those of the space."""
-    summary = {name: row.summary.get(name) for name in _OF_SUMMARY}
-    line: dict[str, Any] = {
-        **{name: getattr(row, name) for name in _OF_ROW},
-        **{name: getattr(row, name) or None for name in ("reason", "digest", "timing_reason")},
-        "variant": row.variant if row.stage else None,
-        "baseline": row.anchor,
-        "stands_for_runners": row.scale,
-        "max_iterations": row.iterations,
-        "ended": row.ended_at,
-        **row.columns(),
-        **summary,
-        **{name: row.setting.get(name) for name in PARAMETERS},
-        **built,
-    }
+    line = {**table_row(row), "started": row.started, "ended": row.ended_at, **built}
     if line.get(LEARNERS) is None:
         line[LEARNERS] = row.setting.get(LEARNERS, num_learners)
-    if row.provisional and row.status == "running":  # the whole trial has yet to settle the label
-        line |= {"timing": None, "timing_reason": f"not settled yet: {row.timing_reason}"}
     so_far = {"startup_time_s": row.startup_time_s}
     so_far |= {name: getattr(row.last_iteration, name, None) for name in ("wall_time_s", "env_steps")}
-    line |= {name: value for name, value in so_far.items() if summary[name] is None}
+    line |= {name: value for name, value in so_far.items() if line[name] is None}
     if line["timed_s"]:
         line["env_steps_per_s"] = line["timed_env_steps"] / line["timed_s"]
     return line

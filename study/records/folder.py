@@ -204,27 +204,25 @@ _LEADING = (
     *("final_return", "score", "execution", "timing", "engine"),
 )
 """The columns that come first; the other parameters and metrics follow."""
-_OF_ROW = (
-    *("trial", "status", "seed", "execution", "timing", "engine"),
-    *("attempt", "num_cpus", "checkpoint", "timing_reason", "reason"),
-)
+_OF_ROW = ("trial", "status", "seed", "execution", "timing", "engine", "attempt", "num_cpus", "checkpoint")
 
 
 def table_row(row: TrialRow) -> dict[str, Any]:
-    """Return one line of the table of trials, all columns."""
-    line: dict[str, Any] = {
+    """Return what a trial was and how far it came, by name; None is a quantity that does not exist."""
+    is_settled = not row.provisional or row.status != "running"  # else the whole trial has yet to settle the label
+    return {
         **dict.fromkeys((*_LEADING, *row.setting, *OF_TRIALS)),
-        **row.setting,
         **row.summary,
         **row.columns(),
+        **row.setting,
         **{"max_iterations": row.iterations, "baseline": row.anchor, "stage": row.stage},
         **{"variant": row.variant if row.stage else None, "digest": row.digest or None},
         "stands_for_runners": row.scale,
         **{name: getattr(row, name) for name in _OF_ROW},
+        "timing": row.timing if is_settled else None,
+        "timing_reason": (row.timing_reason if is_settled else f"not settled yet: {row.timing_reason}") or None,
+        "reason": row.reason or None,
     }
-    if row.provisional and row.status == "running":  # the whole trial has yet to settle the label
-        line["timing"] = None
-    return line
 
 
 def write_table(path: Path, rows: Iterable[TrialRow]) -> None:
