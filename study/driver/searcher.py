@@ -191,21 +191,19 @@ def fault_of(error: BaseException | None, *, said: str = "", address: str = "") 
     `address` is the node of the trial's main process, as far as it is known.
     """
     cause = getattr(error, "cause", None) if isinstance(error, RayTaskError) else error
-    lines = [line.strip() for line in (said if cause is None else str(cause)).splitlines() if line.strip()]
-    if isinstance(error, RayActorError):
-        is_node, where = node_was_lost(error), f" ({address})" if address else ""
-        rule = "the node of its main process must stay in reach" if is_node else "its main process must stay alive"
-        told = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("\t")]
-        reason = f"trial: {rule}{where}, got: {told[-1] if told else type(error).__name__}"
-        return Fault(reason[:_LONGEST], "node" if is_node else "process")
-    if error is None and was_short_of_memory(said):  # whatever filled it: Ray ends the youngest processes first
-        where = f" ({address})" if address else ""
-        reason = f"trial: the memory of its node must suffice{where}, got: Ray ended a process as it was nearly full"
-        return Fault(reason, "memory")
     if isinstance(cause, TrialLostError):
         return Fault(str(cause)[:_LONGEST], "node" if cause.node else "process", cause.place)
     if isinstance(cause, TrialError):  # written for people
         return Fault(str(cause)[:_LONGEST], None, cause.place)
+    where, lines = f" ({address})" if address else "", (said if cause is None else str(cause)).splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip() and not line.startswith("\t")), "")
+    if isinstance(error, RayActorError):
+        is_node = node_was_lost(error)
+        rule = "the node of its main process must stay in reach" if is_node else "its main process must stay alive"
+        reason = f"trial: {rule}{where}, got: {last or type(error).__name__}"
+        return Fault(reason[:_LONGEST], "node" if is_node else "process")
+    if error is None and was_short_of_memory(said):  # whatever filled it: Ray ends the youngest processes first
+        reason = f"trial: the memory of its node must suffice{where}, got: Ray ended a process as it was nearly full"
+        return Fault(reason, "memory")
     name = "" if cause is None or isinstance(cause, RayTaskError) else f"{type(cause).__name__}: "
-    last = lines[-1] if lines else "a process of the trial ended without a word"
-    return Fault(f"{name}{last}"[:_LONGEST])
+    return Fault(f"{name}{last or 'a process of the trial ended without a word'}"[:_LONGEST])
