@@ -6,7 +6,7 @@ What only this project does is refused by name and never left out without a word
 import pprint
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +17,10 @@ from study.engine import OWN
 from study.errors import AnalysisError, wrong_option
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
-from study.space.parameters import Calls, Value, set_all
+from study.space.parameters import SCALE, Calls, Value, set_all
 from study.space.parsing import written
 from study.space.sections import LEARNERS
-from study.space.settings import spec_of
+from study.space.settings import fitted, spec_of
 from study.space.spec import StudySpec
 from study.text import count, spans
 
@@ -71,6 +71,14 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
     if learners is not None:
         spec = spec_of(spec, "study", num_learners=int(learners))
     return ExportedTrial(name=identity.name, spec=spec, row=row, setting=setting, header=header)
+
+
+def at_scale(trial: ExportedTrial, scale: int) -> ExportedTrial:
+    """Return a trial with its setting for other environment runners: rules, where it has some, give the numbers."""
+    rule = trial.row.rule or {name: value for name, value in trial.setting.items() if name != SCALE}
+    warning = f"WARNING: these are its numbers for {count(scale, 'environment runner')}, with which the trial did not run."
+    known = [] if scale == trial.row.num_env_runners else [warning]
+    return replace(trial, setting=fitted(trial.spec, rule, scale), header=[*trial.header, *known])
 
 
 def trial_as_script(trial: ExportedTrial) -> str:
