@@ -76,9 +76,10 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
 def at_scale(trial: ExportedTrial, scale: int) -> ExportedTrial:
     """Return a trial with its setting for other environment runners: rules, where it has some, give the numbers."""
     rule = trial.row.rule or {name: value for name, value in trial.setting.items() if name != SCALE}
-    warning = f"WARNING: these are its numbers for {count(scale, 'environment runner')}, with which the trial did not run."
-    known = [] if scale == trial.row.num_env_runners else [warning]
-    return replace(trial, setting=fitted(trial.spec, rule, scale), header=[*trial.header, *known])
+    runners, header = count(scale, "environment runner"), list(trial.header)
+    if scale != trial.row.num_env_runners:
+        header.append(f"WARNING: these are its numbers for {runners}, with which the trial did not run.")
+    return replace(trial, setting=fitted(trial.spec, rule, scale), header=header)
 
 
 def trial_as_script(trial: ExportedTrial) -> str:
