@@ -391,14 +391,6 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-WITHDRAWN: Mapping[str, Any] = {
-    "environment.action_repeat": 1,
-    "environment.frame_stack": 1,
-    "resources.emulation_processes": 1,
-}
-"""Keys of earlier versions -> the value by which trials ran as they do now, where that is not empty."""
-
-
 def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a recorded spec of another version in the words of this one, without the keys that this one lacks.
 
@@ -418,6 +410,7 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             section: Any = content
             for key in above:
                 section = section[key]
-            place, value = ".".join(map(str, [*above, name])), section.pop(name)
-            gone += [place] if value and value != WITHDRAWN.get(place) else []
+            value = section.pop(name)
+            if value and (value is True or value != 1):  # 1: each action once, one frame, one process, as now
+                gone.append(".".join(map(str, [*above, name])))
     return content, gone
