@@ -252,6 +252,12 @@ NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
 """Parameters and rules by their names."""
 
 
+def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
+    gone = {REPLACED.get(name) for name in changes} | {rule for rule, name in REPLACED.items() if name in changes}
+    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Algorithm:
     """An algorithm as a space knows it: one of `ALGORITHMS`, or that of a script (`study.space.spec`).

@@ -13,15 +13,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from study.space.domains import Choices, Domain, Range
-from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
+from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value, overlay
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
-
-
-def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
-    gone = {REPLACED.get(name) for name in changes} | {rule for rule, name in REPLACED.items() if name in changes}
-    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
 
 
 def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:

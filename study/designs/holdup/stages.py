@@ -21,9 +21,9 @@ from study.engine import OWN, engine_of_space
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided, TrialRequest, digest_of
-from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, SCALE, Value
+from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, SCALE, Value, overlay
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, Variant, overlay, resolve
+from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, Variant, resolve
 from study.space.spec import StudySpec
 
 PROTOCOL = 6
