@@ -34,7 +34,6 @@ from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
 from study.trial.engine.envs.probing import probe_study, speeds_of
-from study.trial.settling import with_lasting_learner, with_lasting_process
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -98,7 +97,7 @@ class _Session:
         if self.adopted is None:
             display.note(f"Trying the environment {spec.environment.id} …")
             probe_study(spec, options.space)
-            spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
+            spec = opening.with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
             self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
             self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
         elif self.adopted.facts != spec.script:
@@ -107,7 +106,7 @@ class _Session:
         else:  # its environment was made when it was read
             self.modules, self.variables = self.adopted.modules, {**self.adopted.variables}
             self.speeds, obstacle = self.adopted.speeds, self.adopted.jax_obstacle
-        self.spec = spec = with_lasting_learner(
+        self.spec = spec = opening.with_lasting_learner(
             spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
         )
         self.identity = (

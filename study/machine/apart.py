@@ -29,8 +29,9 @@ def called_apart(
 ) -> Any:
     """Return what a function returns in a process of its own, which sees the same modules as this one.
 
-    The function may be a name, `module:function`, whose module is then imported there alone. What is written there is lost, but for the last line of a process that does not answer. Whatever is imported there
-    counts as imported here: a study brings it to other nodes.
+    The function may be a name, `module:function`, whose module is then imported there alone. What is written there is
+    lost, but for the last line of a process that does not answer. Whatever is imported there counts as imported here: a
+    study brings it to other nodes.
 
     Raises:
         StudyError: `otherwise(got=…)`, where the process ended, or was ended after `limit_s` seconds.
