@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from study.driver.opening import with_lasting_process
+from study.driver.run import with_lasting_process
 from study.errors import SpaceError, TrialError
 from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
