@@ -29,7 +29,7 @@ def open(source: str | Path, name: str | None = None) -> "Study":
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.
         RecordError: The records cannot be trusted.
-        TrackingError: The tracking URI does not answer.
+        ClusterError: The tracking URI does not answer.
     """
     from analysis.load import open_study
     from analysis.opened import Study

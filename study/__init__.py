@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from study.errors import AnalysisError, ClusterError, RecordError, SpaceError, StudyError, TrackingError, TrialError
+from study.errors import AnalysisError, ClusterError, RecordError, SpaceError, StudyError, TrialError
 
 if TYPE_CHECKING:
     from study.adopted.loading import load_space
@@ -21,7 +21,6 @@ __all__ = [
     "StudyError",
     "StudyResult",
     "StudySpec",
-    "TrackingError",
     "TrialError",
     "fast",
     "load_space",

@@ -2,8 +2,7 @@
 
     StudyError
     ├── SpaceError(ValueError)      the space file, or an option, is wrong: nothing was started
-    ├── ClusterError(RuntimeError)  a job cannot be submitted, Ray cannot be reached, or the plan does not fit it
-    ├── TrackingError(RuntimeError) MLflow cannot be reached at a first start
+    ├── ClusterError(RuntimeError)  Ray, MLflow or a scheduler does not answer or refuses, or the plan does not fit
     ├── RecordError(ValueError)     the records of a study cannot be trusted
     ├── TrialError(RuntimeError)    one trial went wrong: it becomes a FAILED row
     │   └── TrialLostError          a node or process died under it: it is run again
@@ -80,11 +79,7 @@ class StudyError(Exception):
 
 
 class ClusterError(StudyError, RuntimeError):
-    """A job cannot be submitted, Ray cannot be reached, or the plan does not fit the cluster."""
-
-
-class TrackingError(StudyError, RuntimeError):
-    """The MLflow tracking URI does not answer."""
+    """Ray, MLflow, Optuna's storage or a scheduler does not answer or refuses, or the plan does not fit the cluster."""
 
 
 class RecordError(StudyError, ValueError):

@@ -26,7 +26,7 @@ def open_study(source: str | Path, *, study: str | None = None) -> StudyData:
     Raises:
         AnalysisError: There is no such study, or nothing in it to show.
         RecordError: The records cannot be trusted.
-        TrackingError: The tracking URI does not answer.
+        ClusterError: The tracking URI does not answer.
     """
     if "://" in str(source):
         from analysis.load.mlflow import from_mlflow  # MLflow takes a second to import

@@ -17,7 +17,7 @@ from mlflow.entities import Run
 
 from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
-from study.errors import AnalysisError, RecordError, TrackingError
+from study.errors import AnalysisError, ClusterError, RecordError
 from study.mirrors.mlflow_mirror import NUM_RECORDS, ROLE, STUDY_ID
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
@@ -42,7 +42,7 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
     Raises:
         AnalysisError: There is no such study, there are several and none was named, or its records are not there.
         RecordError: Its records cannot be trusted.
-        TrackingError: MLflow does not answer.
+        ClusterError: MLflow does not answer.
     """
     if (database := sqlite_path(tracking_uri)) is not None:
         try:  # MLflow's client would make any other file a database of its own
@@ -51,7 +51,7 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
         except sqlite3.Error as error:
             rule, got = "must be an MLflow database", f"{error} ({database.absolute()})"
             fix = "Give the file that `mlflow ui` shows; one without / is in the working directory."
-            raise TrackingError(where=f"tracking URI sqlite:///{database}", rule=rule, got=got, fix=fix) from error
+            raise ClusterError(where=f"tracking URI sqlite:///{database}", rule=rule, got=got, fix=fix) from error
     uri = check_tracking_uri(tracking_uri)
     shown = mask_credentials(uri)
     for variable, value in _SETTINGS.items():

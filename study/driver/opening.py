@@ -121,7 +121,7 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        TrackingError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
+        ClusterError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
     """
     storage = options.optuna_storage
     return StudyIdentity(
@@ -142,7 +142,7 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
 
     Raises:
         RecordError: It was started with another space.
-        TrackingError: Another MLflow or storage that the person names does not answer.
+        ClusterError: Another MLflow or storage that the person names does not answer.
     """
     identity, where = folder.identity(), str(folder.path)
     before, gone = as_of_now(identity.spec)

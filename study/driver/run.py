@@ -72,8 +72,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: "Display") -> St
     Raises:
         KeyboardInterrupt: A signal came before the first trial: there is nothing to show.
         SpaceError: The environment cannot be made, or the name is taken.
-        ClusterError: Ray cannot be reached, or a trial can never fit.
-        TrackingError: MLflow, or Optuna's storage, does not answer at a first start.
+        ClusterError: Ray, or at a first start MLflow or Optuna's storage, does not answer; or a trial can never fit.
         RecordError: The folder cannot be resumed.
     """
     return _Session(spec, options, display).open()

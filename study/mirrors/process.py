@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from study.errors import RecordError, StudyError, TrackingError
+from study.errors import ClusterError, RecordError, StudyError
 from study.machine.host import set_back
 from study.mirrors.mirror import Mirror, OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror
@@ -81,14 +81,14 @@ def sync(mirror: Mirror) -> int:
     """Send to a place what it has not got, in the foreground; return the number of records that it lacked.
 
     Raises:
-        TrackingError: The place is away or refuses, or a driver's own process sends to it.
+        ClusterError: The place is away or refuses, or a driver's own process sends to it.
         RecordError: The records cannot be trusted.
     """
     folder, lacked = mirror.folder.path, mirror.behind
     if (lock := take(folder / _LOCK)) is None:
         rule = "only one process may send the study to its places"
         fix = "None while the study runs, its own one keeps them up to date; afterwards try again."
-        raise TrackingError(where=str(folder), rule=rule, got="another one at work", fix=fix)
+        raise ClusterError(where=str(folder), rule=rule, got="another one at work", fix=fix)
     try:
         while not mirror.done:
             advance(mirror, finishing=True, ended=not at_work(folder))
@@ -121,7 +121,7 @@ class MirrorProcess:
         """Wait until the study exists in a place: at a first start, a wrong address should end the command.
 
         Raises:
-            TrackingError: It does not exist after `READY_TIMEOUT_S`; says what the process ran into.
+            ClusterError: It does not exist after `READY_TIMEOUT_S`; says what the process ran into.
         """
         mirror, error, deadline = self.mirrors[key], "", time.monotonic() + READY_TIMEOUT_S
         while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
@@ -130,11 +130,11 @@ class MirrorProcess:
                 if not error:
                     return
                 if "locked" not in error:  # another process lets go of a database's lock
-                    raise TrackingError(error)
+                    raise ClusterError(error)
             time.sleep(_LOOK_S)
         where, rule = f"{mirror.place} {mask_credentials(mirror.address)}", f"must answer within {READY_TIMEOUT_S:g} s"
         fix = f"See {self._folder.mirror_log}, or give another address."
-        raise TrackingError(where=where, rule=rule, got=error, fix=fix)
+        raise ClusterError(where=where, rule=rule, got=error, fix=fix)
 
     def finish(self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = "") -> list[str]:
         """Let the process send what is left, for at most `timeout_s` seconds; return what each place lacks, and why.

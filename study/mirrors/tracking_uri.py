@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from study.errors import StudyError, TrackingError
+from study.errors import ClusterError, StudyError
 from study.text import mask_credentials
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
         if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
             rule, fix = "must name a file that you can write, in a folder that exists", "Name another file."
     if rule:
-        raise TrackingError(where=place, rule=rule, got=repr(mask_credentials(uri)), fix=fix)
+        raise ClusterError(where=place, rule=rule, got=repr(mask_credentials(uri)), fix=fix)
     if path is not None:
         before, _, rest = uri.partition(":///")
         return f"{before}:///{path.absolute()}{''.join(rest.partition('?')[1:])}"
@@ -109,7 +109,7 @@ def reach(uri: str) -> None:
 
 @contextlib.contextmanager
 def answering(uri: str) -> Iterator[None]:
-    """Raise as a `TrackingError` whatever MLflow, its databases, proxies and artifact stores raise inside."""
+    """Raise as a `ClusterError` whatever MLflow, its databases, proxies and artifact stores raise inside."""
     try:
         yield
     except Exception as error:
@@ -127,7 +127,7 @@ def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyErr
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     fix = next((fix for words, fix in _FIXES.items() if re.search(words, said)), AWAY)
     where = f"{place} {mask_credentials(uri)}"
-    return TrackingError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
+    return ClusterError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
 
 
 def reason_of(error: Exception) -> str:

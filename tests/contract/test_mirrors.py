@@ -18,7 +18,7 @@ from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.commands import sync_study
 from study.driver.opening import RunOptions, new_identity, resumed_identity
-from study.errors import RecordError, TrackingError
+from study.errors import ClusterError, RecordError
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror, identity_text
@@ -258,7 +258,7 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study):
         with pytest.raises(ConnectionError):
             follow(mirror)
         assert mirror.behind > 0
-        with pytest.raises(TrackingError, match=r"must take the study's records, got ConnectionError: away"):
+        with pytest.raises(ClusterError, match=r"must take the study's records, got ConnectionError: away"):
             sync(place.kind(folder))
     follow(mirror)
     assert mirror.behind == 0
@@ -304,19 +304,19 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
     append(folder, opened())
     with (folder.path / ".mirror.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(TrackingError, match=r"only one process.*Fix: "):
+        with pytest.raises(ClusterError, match=r"only one process.*Fix: "):
             sync(mirrors_of(folder)[0])
 
     def catch_up(mirror):
         if isinstance(mirror, TensorBoardMirror):
             return 2
-        raise TrackingError(f"{mirror.name} is away.")
+        raise ClusterError(f"{mirror.name} is away.")
 
     monkeypatch.setattr("study.mirrors.process.sync", catch_up)
     said = sync_study(folder)
     assert next(said) == "TensorBoard's folder is up to date: 2 records sent."
     assert next(said) == "Optuna's storage is away."
-    with pytest.raises(TrackingError, match="MLflow is away"):
+    with pytest.raises(ClusterError, match="MLflow is away"):
         next(said)
 
 
@@ -351,7 +351,7 @@ def test_the_storage_is_part_of_what_a_study_is(tmp_path):
     assert resumed_identity(folder, space, other) == replace(identity, optuna_storage=other.optuna_storage)
     append(folder, opened())
     assert pack(folder, tmp_path / "packed").identity().optuna_storage is None
-    with pytest.raises(TrackingError, match="Optuna storage: must begin with one of"):
+    with pytest.raises(ClusterError, match="Optuna storage: must begin with one of"):
         new_identity(space, RunOptions(name="demo", out=tmp_path, optuna_storage="http://127.0.0.1:5000"))
 
 

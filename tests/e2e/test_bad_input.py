@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.errors import ClusterError, RecordError, SpaceError, StudyError, TrackingError
+from study.errors import ClusterError, RecordError, SpaceError, StudyError
 from tests.e2e.commands import SPACE, command, environment, run
 
 pytestmark = pytest.mark.quick
@@ -72,8 +72,8 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
         (["--until", "race"], SpaceError, "--until: only a study with stages (hold-up) takes it"),
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
         (["--resume"], SpaceError, "--resume: "),
-        (["--tracking-uri", "file:///tmp/x"], TrackingError, "tracking URI: "),
-        (["--tracking-uri", "http://127.0.0.1:9"], TrackingError, "tracking URI http://127.0.0.1:9: "),
+        (["--tracking-uri", "file:///tmp/x"], ClusterError, "tracking URI: "),
+        (["--tracking-uri", "http://127.0.0.1:9"], ClusterError, "tracking URI http://127.0.0.1:9: "),
         (["--address", "127.0.0.1:9"], ClusterError, "--address 127.0.0.1:9: "),
         (["--address", "nonsense"], ClusterError, "--address nonsense: "),
         (["--set", "resources.memory_main_mb=10000000"], ClusterError, "10000201 MB"),

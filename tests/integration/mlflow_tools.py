@@ -18,7 +18,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from study.errors import TrackingError
+from study.errors import ClusterError
 from study.metrics import METRICS
 from study.mirrors.tracking_uri import ask_mlflow
 from study.records.folder import StudyFolder
@@ -200,7 +200,7 @@ class Server:
     def answers(self) -> bool:
         try:
             ask_mlflow(self.uri)
-        except TrackingError:
+        except ClusterError:
             return False
         return True
 

@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 import analysis
 from analysis import load
 from study.cli.commands import sync_study
-from study.errors import AnalysisError, RecordError, TrackingError
+from study.errors import AnalysisError, ClusterError, RecordError
 from study.mirrors import mlflow_mirror
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess, sync
@@ -132,7 +132,7 @@ def test_what_a_person_deleted_stays_deleted_but_for_the_study_s_own_run(folder,
     (study,) = client.search_runs([experiment], "tags.`study.role` = 'study'")
     assert (study.info.status, study.info.run_id != run.info.run_id) == ("FINISHED", True)
     client.delete_experiment(experiment)
-    with pytest.raises(TrackingError, match="Fix: Restore it with `mlflow experiments restore`"):
+    with pytest.raises(ClusterError, match="Fix: Restore it with `mlflow experiments restore`"):
         sync_mlflow(folder)
 
 
@@ -141,7 +141,7 @@ def test_an_mlflow_of_another_version_is_refused_at_once(database, tmp_path):
     older.write_bytes(database.read_bytes())
     with closing(sqlite3.connect(older)) as connection, connection:
         connection.execute("update alembic_version set version_num = '451aebb31d03'")
-    with pytest.raises(TrackingError, match="Back the database up, then run `mlflow db upgrade"):
+    with pytest.raises(ClusterError, match="Back the database up, then run `mlflow db upgrade"):
         sync_mlflow(make_folder(tmp_path / "older", f"sqlite:///{older}"))
 
 
@@ -152,7 +152,7 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_
     mirrors = MirrorProcess(folder)
     for key in ("tensorboard", "optuna"):
         mirrors.wait_ready(key)
-    with pytest.raises(TrackingError, match=r"must take the study's records.*Fix: "):
+    with pytest.raises(ClusterError, match=r"must take the study's records.*Fix: "):
         mirrors.wait_ready("mlflow")
     assert "Error" in folder.mirror_log.read_text()
     pid, began = mirrors.pid, time.monotonic()
@@ -346,13 +346,13 @@ def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_pat
 def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, uri):
     assert "must hold a study of this project, got none" in refused(AnalysisError, uri)
     synthetic.make_folder(tmp_path / "demo", uri)
-    assert "must be an MLflow database" in refused(TrackingError, f"sqlite:///{tmp_path}/absent.db")
+    assert "must be an MLflow database" in refused(ClusterError, f"sqlite:///{tmp_path}/absent.db")
     assert not (tmp_path / "absent.db").exists()
     other = tmp_path / "other.db"
     with closing(sqlite3.connect(other)) as connection:
         connection.execute("create table notes (text)")
     before = other.read_bytes()
-    assert "must be an MLflow database, got no such table" in refused(TrackingError, f"sqlite:///{other}")
+    assert "must be an MLflow database, got no such table" in refused(ClusterError, f"sqlite:///{other}")
     assert other.read_bytes() == before
-    assert "Connection refused" in refused(TrackingError, "http://127.0.0.1:9", study="demo")
-    refused(TrackingError, "ftp://somewhere/else")
+    assert "Connection refused" in refused(ClusterError, "http://127.0.0.1:9", study="demo")
+    refused(ClusterError, "ftp://somewhere/else")

@@ -21,7 +21,7 @@ from study.cli.commands import app, sync_study
 from study.cli.results import report
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
-from study.errors import RecordError, SpaceError, StudyError, TrackingError
+from study.errors import ClusterError, RecordError, SpaceError, StudyError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 from study.exporting.script import trial_as_script, trial_of
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
@@ -221,7 +221,7 @@ def test_a_study_goes_to_the_mlflow_that_the_person_names_and_stays_there(receiv
 
 
 def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
-    refused = pytest.raises(TrackingError, match="It is a redirect, which is not followed")
+    refused = pytest.raises(ClusterError, match="It is a redirect, which is not followed")
     with answering_server(307, b"", Location=stranger[0]) as (named, asked), refused:
         ask_mlflow(named)
     assert (len(asked), stranger[1]) == (1, [])

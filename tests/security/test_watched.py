@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.errors import ClusterError, TrackingError
+from study.errors import ClusterError
 from study.machine.cluster import _find_running
 from study.mirrors.process import MirrorProcess
 from tests.e2e.commands import SPACE, command, environment
@@ -137,7 +137,7 @@ def test_a_mirror_that_reaches_nothing_tells_no_password(tmp_path, scheme):
     folder = make_folder(tmp_path / "study", scheme.format(password))
     append(folder, opened(), *whole_trial(0))
     mirror = MirrorProcess(folder)
-    with pytest.raises(TrackingError) as refused:
+    with pytest.raises(ClusterError) as refused:
         mirror.wait_ready("mlflow")
     (lack,) = mirror.finish(timeout_s=1)
     assert lack.startswith("MLflow lacks up to ")

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from study.errors import RecordError, TrackingError
+from study.errors import ClusterError, RecordError
 from study.metrics import METRICS
 from study.mirrors import mlflow_mirror as content
 from study.mirrors.mirror import TensorBoardMirror, points_of, tag_of
@@ -130,7 +130,7 @@ OPTUNA = "Optuna storage"
 
 
 def refusal(check, *arguments):
-    with pytest.raises(TrackingError) as refused:
+    with pytest.raises(ClusterError) as refused:
         check(*arguments)
     assert refused.value.fix
     return refused.value
