@@ -32,7 +32,7 @@ from study.trial.experiment import configuration_of, with_spaces
 from study.trial.policy import read_state
 from study.trial.run import pack_policy, state_of
 from tests.environments import Plain, Raises
-from tests.script_facts import as_of_script
+from tests.scripts import as_of_script
 from tests.spaces import spec
 
 Built = tuple[StudySpec, AlgorithmConfig, dict[str, Any]]

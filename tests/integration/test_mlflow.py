@@ -27,7 +27,7 @@ from study.records.files import held
 from study.records.records import read_lines
 from tests import synthetic
 from tests.integration.mlflow_tools import Server, assert_mirrored, children, expected_points, look, parent
-from tests.script_facts import facts, script_spec
+from tests.scripts import facts, script_spec
 from tests.spaces import spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, sync_mlflow, whole_trial
 from tests.values import replace

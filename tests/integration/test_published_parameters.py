@@ -35,7 +35,7 @@ from tests.integration.test_learners import (
     update,
     weights,
 )
-from tests.script_facts import as_of_script
+from tests.scripts import as_of_script
 from tests.spaces import spec
 
 sb3 = pytest.importorskip("stable_baselines3")

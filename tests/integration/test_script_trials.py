@@ -35,7 +35,7 @@ from study.trial.run import TrialRun
 from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
-from tests.script_facts import script_spec
+from tests.scripts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 

@@ -17,7 +17,7 @@ from study.space.parsing import parse_space, read_text
 from study.space.settings import resolve
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
-from tests.script_facts import FACTS, facts, script_spec
+from tests.scripts import FACTS, facts, script_spec
 from tests.spaces import requests_of, throughput_spec
 from tests.spaces import spec as plain_spec
 from tests.values import replace

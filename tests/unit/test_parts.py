@@ -24,7 +24,7 @@ from study.errors import SpaceError
 from study.trial.configuration import apply
 from study.trial.measure import custom_metrics
 from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle, same
-from tests.script_facts import facts, script_spec
+from tests.scripts import facts, script_spec
 
 OwnPPO, OwnModule, OwnLearner, OwnRunner, Foreign = (
     type(f"Own{base.__name__}", (base,), {})
