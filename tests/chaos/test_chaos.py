@@ -69,6 +69,8 @@ class Row:
         return f"| {' | '.join(map(str, cells))} |"
 
 
+Harm = Callable[[Driver, Row], None]
+
 # --- harms: each is done to a driver that may be at any moment of its session ---------------------------------------
 
 
@@ -79,27 +81,16 @@ def below(driver: Driver) -> list[psutil.Process]:
     return []
 
 
-def kill_named(driver: Driver, word: str) -> None:
-    for process in below(driver):
-        with contextlib.suppress(psutil.Error):
-            if word in " ".join([process.name(), *process.cmdline()]):
-                kill_all([process])
+def killing(word: str) -> Harm:
+    """Return the harm that ends the processes with this word in their name or command line."""
 
+    def kill(driver: Driver, row: Row) -> None:
+        for process in below(driver):
+            with contextlib.suppress(psutil.Error):
+                if word in " ".join([process.name(), *process.cmdline()]):
+                    kill_all([process])
 
-def kill_driver(driver: Driver, row: Row) -> None:
-    driver.kill()  # what it leaves goes by itself, or with the next session
-
-
-def kill_trial(driver: Driver, row: Row) -> None:
-    kill_named(driver, "ray::StudyTrial")
-
-
-def kill_raylet(driver: Driver, row: Row) -> None:
-    kill_named(driver, "raylet/raylet")
-
-
-def kill_follower(driver: Driver, row: Row) -> None:
-    kill_named(driver, "study.mirrors.process")
+    return kill
 
 
 def terminate(driver: Driver, row: Row) -> None:
@@ -141,11 +132,11 @@ def fill_disk(driver: Driver, row: Row) -> None:
     filler.unlink()
 
 
-HARMS: dict[str, Callable[[Driver, Row], None]] = {
-    "SIGKILL of the driver": kill_driver,
-    "SIGKILL of a trial": kill_trial,
-    "SIGKILL of the raylet": kill_raylet,
-    "SIGKILL of the follower": kill_follower,
+HARMS: dict[str, Harm] = {
+    "SIGKILL of the driver": lambda driver, row: driver.kill(),  # what it leaves goes by itself, or at a resume
+    "SIGKILL of a trial": killing("ray::StudyTrial"),
+    "SIGKILL of the raylet": killing("raylet/raylet"),
+    "SIGKILL of the follower": killing("study.mirrors.process"),
     "SIGTERM": terminate,
     "two drivers at once": start_second,
     "disk full": fill_disk,
@@ -177,7 +168,7 @@ def run_to_end(driver: Driver, row: Row, *options: object) -> None:
     row.remarks.append(f"not complete: {driver.said.splitlines()[-1]}")
 
 
-def hit(place: Path, harm: Callable[[Driver, Row], None], row: Row, moment_s: float, *options: object) -> Driver:
+def hit(place: Path, harm: Harm, row: Row, moment_s: float, *options: object) -> Driver:
     """Start a study, do it harm at a moment, and run it to its end."""
     driver = Driver(place)
     driver.start(*OPTIONS, *options)
@@ -198,7 +189,7 @@ def runs_of(uri: str) -> Counter[int]:
     return Counter(trial for trial, status in mlflow_trials(uri, "space") if status in ("FINISHED", "FAILED"))
 
 
-def harmed(place: Path, harm: Callable[[Driver, Row], None], row: Row, moment_s: float) -> None:
+def harmed(place: Path, harm: Harm, row: Row, moment_s: float) -> None:
     """Hit a study in a folder of its own, on a small disk where that is to be filled, and count."""
     disk = place / "studies"
     disk.mkdir(parents=True)

@@ -28,7 +28,7 @@ from study.records.ledger import ledger_of
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.event_files import assert_files_follow, event_files, scalars
-from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
+from tests.integration.mlflow_tools import assert_mirrored, children, look, parent
 from tests.spaces import spec, throughput_spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
 from tests.values import replace
@@ -47,7 +47,7 @@ class Mlflow:
 
     def shown(self, folder):
         """Return all that the place holds, without what differs from one rebuild to the next."""
-        return contents(self.database)
+        return {run.key: run for run in look(self.database)}
 
     def assert_follows(self, folder):
         """The place holds what the records say, by a second implementation, and nothing else."""

@@ -55,9 +55,11 @@ def study(*arguments):
     return [sys.executable, "-m", "study", *map(str, arguments)]
 
 
-def run(words, cwd, timeout=600):
-    """Run a command to its end; return it with its output."""
-    return subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
+def run(words, cwd, *, timeout=600, codes=(0,)):
+    """Run a command to its end, which must be with one of these codes; return it with its output."""
+    done = subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
+    assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
+    return done
 
 
 def start(words, cwd, log):

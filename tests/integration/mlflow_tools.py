@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
@@ -52,7 +51,7 @@ Database = Path | str
 
 
 def look(database: Database, name: str = "demo") -> list[Seen]:
-    """Return all runs of experiment `name`, deleted ones too."""
+    """Return all runs of experiment `name`, deleted ones too, without the ids that differ from one to the next."""
     client = MlflowClient(database if isinstance(database, str) else f"sqlite:///{database}")
     if (experiment := client.get_experiment_by_name(name)) is None:
         return []
@@ -62,18 +61,10 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
         histories = {key: client.get_metric_history(info.run_id, key) for key in data.metrics}
         points = {key: {(at.timestamp, at.step, at.value) for at in history} for key, history in histories.items()}
         shown = (info.run_name, info.status, info.lifecycle_stage == "active", info.start_time, info.end_time)
-        return Seen(*shown, data.params, data.tags, points, data.metrics)
+        tags = {key: value for key, value in data.tags.items() if key != "mlflow.parentRunId"}
+        return Seen(*shown, data.params, tags, points, data.metrics)
 
     return [seen(run) for run in client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)]
-
-
-def contents(database: Database) -> dict[tuple[str, ...], Any]:
-    """Return what MLflow holds, without the ids that differ from one rebuild to the next."""
-    found = {}
-    for run in look(database):
-        run.tags.pop("mlflow.parentRunId", None)
-        found[run.key] = run
-    return found
 
 
 def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
