@@ -96,7 +96,6 @@ def killing(word: str) -> Harm:
 def terminate(driver: Driver, row: Row) -> None:
     """Send SIGTERM, every other time to all processes, as schedulers do; driver and all it started are gone in time."""
     started, sent = below(driver), time.monotonic()
-    assert driver.process is not None
     with contextlib.suppress(ProcessLookupError):
         (os.killpg if row.moments % 2 else os.kill)(driver.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -115,7 +114,7 @@ def start_second(driver: Driver, row: Row) -> None:
     second = Driver(driver.place)
     second.start(*OPTIONS)
     code = wait(second)
-    held = driver.process is not None and driver.process.poll() is None
+    held = driver.process.poll() is None
     if code is None or (held and code != 2):
         row.hung += 1
         row.remarks.append(f"the second driver ended with {code}")
@@ -148,7 +147,6 @@ HARMS: dict[str, Harm] = {
 
 def wait(driver: Driver) -> int | None:
     """Return how a driver ends; None where it hangs, and it is killed."""
-    assert driver.process is not None
     try:
         return driver.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -173,7 +171,6 @@ def hit(place: Path, harm: Harm, row: Row, moment_s: float, *options: object) ->
     driver = Driver(place)
     driver.start(*OPTIONS, *options)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        assert driver.process is not None
         driver.process.wait(moment_s)
     harmed = time.monotonic()
     harm(driver, row)

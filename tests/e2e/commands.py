@@ -1,5 +1,6 @@
 """The commands as a person types them, in a folder of their own, and what they leave behind."""
 
+import collections
 import contextlib
 import os
 import signal
@@ -86,10 +87,12 @@ def ray_processes():
 
 
 def records(folder):
+    """Return the records of a study, none where it has none yet."""
     from study.records.folder import StudyFolder
     from study.records.records import read_lines
 
-    return [line.record for line in read_lines(StudyFolder(folder).records)]
+    file = StudyFolder(folder).records
+    return [line.record for line in read_lines(file)] if file.exists() else []
 
 
 def mlflow_trials(uri, name):
@@ -103,13 +106,20 @@ def mlflow_trials(uri, name):
 
 
 def assert_whole(folder, uri, num_trials, failed=()):
-    """Every planned trial ended exactly once: in the records and in MLflow; nothing is left running."""
+    """Every trial ended once, in the records and in MLflow, and every attempt began once and counted from 1."""
     from study.records.folder import StudyFolder
-    from study.records.records import TrialEnded
 
-    place = StudyFolder(folder)
-    planned = list(range(num_trials))
-    ends = [record for record in records(folder) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ends) == planned
-    expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in planned]
-    assert mlflow_trials(uri, place.identity().name) == expected
+    ends, begun = [], collections.defaultdict(list)
+    for record in records(folder):
+        match record.kind:
+            case "trial_started":
+                begun[record.trial].append(record.attempt)
+            case "iteration":
+                begun[record.trial, record.attempt].append(record.iteration)
+            case "trial_ended" if record.status != "interrupted":
+                ends.append(record.trial)
+    assert sorted(ends) == list(range(num_trials))
+    expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in range(num_trials)]
+    assert mlflow_trials(uri, StudyFolder(folder).identity().name) == expected
+    for numbers in begun.values():
+        assert numbers == list(range(1, len(numbers) + 1)), "something began anew without saying so"
