@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from study.driver.run import with_lasting_process
 from study.errors import SpaceError, TrialError
 from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
@@ -21,7 +22,6 @@ from study.trial.engine.envs.probing import (
     speeds_of,
     why_not_here,
 )
-from study.trial.settling import with_lasting_process
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
