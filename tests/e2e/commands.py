@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,20 +27,6 @@ search: {sampler: tpe, num_trials: 4, seeds: [1, 2]}
 evaluation: {episodes: 4, num_evaluations: 2}
 """
 
-HOLDUP_STAGES = """evaluation: {episodes: 2, num_evaluations: 2}
-execution: emulated
-budget: {env_steps: 600}
-holdup:
-  target_scale: 3
-  small_scale: 1
-  naive_steps_per_env_runner: 100
-  num_settings: 4
-  race: {num_settings: 2, blocks: [1, 1]}
-  confirm: {num_seeds: 5, num_seeds_rllib: 0}
-  seed: 4
-"""
-"""What a small hold-up study of up to three runners runs; the unseen scales follow."""
-
 
 def environment():
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_", "MLFLOW_"))}
@@ -61,19 +46,6 @@ def run(words, cwd, *, timeout=600, codes=(0,)):
     done = subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
     assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
     return done
-
-
-def start(words, cwd, log):
-    """Start a command in a process group of its own, output to a file."""
-    return subprocess.Popen(
-        words, cwd=cwd, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
-
-
-def kill(process):
-    """End a driver as a power cut would: no handler runs."""
-    process.send_signal(signal.SIGKILL)
-    process.wait()
 
 
 def ray_processes():

@@ -50,7 +50,11 @@ class Driver:
         """Start the driver."""
         words = commands.command("--space", "space.yaml", "--resume-or-start", *options)
         with (self.place / "log").open("a") as log:
-            self.process = commands.start([*self.settings, *words], self.place, log)
+            self.process = subprocess.Popen(
+                [*self.settings, *words],
+                **{"cwd": self.place, "env": commands.environment(), "stdout": log, "stderr": subprocess.STDOUT},
+                start_new_session=True,
+            )
 
     def run(self, *options: object, timeout: float = 300.0) -> int:
         """Start the driver and return how it ends."""
@@ -62,12 +66,13 @@ class Driver:
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            commands.kill(self.process)
+            self.kill()
             pytest.fail(f"the driver did not end within {timeout:.0f} s:\n{self.said}")
 
     def kill(self) -> None:
         """End the driver as a power cut would."""
-        commands.kill(self.process)
+        self.process.kill()
+        self.process.wait()
 
     def stop(self) -> None:
         """End a driver that still runs, and wait until the Ray that it started is gone."""

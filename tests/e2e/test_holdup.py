@@ -7,19 +7,30 @@ import sys
 import optuna
 import pytest
 
-from tests.e2e.commands import HOLDUP_STAGES, ray_processes, run, study
+from tests.e2e.commands import ray_processes, run, study
 from tests.e2e.drivers import Driver
 
-SPACE = f"""
-environment: {{id: CartPole-v1, floor: 10, reference: 60, target: 20}}
+SPACE = """
+environment: {id: CartPole-v1, floor: 10, reference: 60, target: 20}
 parameters:
   num_env_runners: [1, 3]
   num_envs_per_env_runner: 2
-  steps_per_env_runner: {{low: 32, high: 128, log: true}}
+  steps_per_env_runner: {low: 32, high: 128, log: true}
   minibatch_size: 32
   num_epochs: 2
-  lr: {{low: 1.0e-3, high: 1.0e-2, log: true}}
-{HOLDUP_STAGES.replace("num_seeds_rllib: 0", "num_seeds_rllib: 2")}  unseen_scales: [2]
+  lr: {low: 1.0e-3, high: 1.0e-2, log: true}
+evaluation: {episodes: 2, num_evaluations: 2}
+execution: emulated
+budget: {env_steps: 600}
+holdup:
+  target_scale: 3
+  small_scale: 1
+  naive_steps_per_env_runner: 100
+  num_settings: 4
+  race: {num_settings: 2, blocks: [1, 1]}
+  confirm: {num_seeds: 5, num_seeds_rllib: 2}
+  seed: 4
+  unseen_scales: [2]
   solved_share: 0.2
 """
 

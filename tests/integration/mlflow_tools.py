@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,9 +173,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, timeout_s: float = 60.0, *, command: Sequence[str] = (), cwd: Path | None = None) -> None:
-        """Start it, or `command` in its place, and wait until it answers."""
-        command = command or [
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [
             *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--backend-store-uri", f"sqlite:///{self.database}"),
@@ -184,11 +184,11 @@ class Server:
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings, cwd=cwd
+                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings
             )
-        until(self.answers, "the server answers", timeout_s)
+        until(self._answers, "the server answers")
 
-    def answers(self) -> bool:
+    def _answers(self) -> bool:
         try:
             ask_mlflow(self.uri)
         except TrackingError:
