@@ -24,6 +24,7 @@ from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
 from study.exporting.script import trial_as_script, trial_of
+from study.mirrors.mlflow_mirror import identity_text
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
 from study.records.files import check_own, write_atomically
 from study.records.folder import StudyFolder, pack
@@ -208,16 +209,20 @@ def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, 
     assert stranger[1] == []
 
 
-def test_a_study_goes_to_the_mlflow_that_the_person_names_and_stays_there(received, monkeypatch, tmp_path):
+def test_a_study_goes_to_the_stores_that_the_person_names_and_stays_there(received, monkeypatch, tmp_path):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
     assert new_identity(spec(), RunOptions(name="demo")).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
     assert resumed_identity(received, spec(), RunOptions(name="demo", resume=True)) == received.identity()
-    options = RunOptions(name="demo", resume=True, tracking_uri=f"sqlite:///{tmp_path}/mine.db")
-    identity = resumed_identity(received, spec(), options)
-    assert identity == replace(received.identity(), tracking_uri=options.tracking_uri)
-    received.write(identity, options.space_text)
-    assert received.identity() == identity
+    named = {"tracking_uri": f"sqlite:///{tmp_path}/mine.db", "optuna_storage": "postgresql://me:se/cret@db/optuna"}
+    identity = resumed_identity(received, spec(), RunOptions(name="demo", resume=True, **named))
+    assert identity == replace(received.identity(), **named)
+    received.write(identity, "")
+    assert resumed_identity(received, spec(), RunOptions(name="demo", resume=True)) == received.identity() == identity
+    assert "cret" not in identity_text(identity)
+    assert pack(received, tmp_path / "packed").identity().optuna_storage is None
+    with pytest.raises(TrackingError, match="Optuna storage: must begin with one of"):
+        new_identity(spec(), RunOptions(name="demo", optuna_storage="http://127.0.0.1:5000"))
 
 
 def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
