@@ -258,9 +258,8 @@ def driver(tmp_path):
 
 @pytest.fixture
 def cluster():
-    cluster = Cluster()
-    yield cluster
-    cluster.stop()
+    with contextlib.closing(Cluster()) as cluster:
+        yield cluster
 
 
 def start_on(driver, cluster, nodes, *options, **config):
@@ -336,11 +335,8 @@ def test_a_head_that_dies_ends_the_study_and_a_resume_on_a_new_cluster_finishes_
     cluster.crash_head()
     assert driver.end(180) == 75, driver.said
     assert "--resume" in driver.said and "Traceback" not in driver.said
-    other = Cluster()
-    try:
+    with contextlib.closing(Cluster()) as other:
         other.start_head(2)
         driver.settings = other.settings
         assert driver.run("--address", other.address, *lasting(60)) == 0, driver.said
-    finally:
-        other.stop()
     driver.assert_whole(1)

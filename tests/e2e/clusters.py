@@ -111,7 +111,7 @@ class Cluster:
             if any(str(self.folder) in word for word in process.info["cmdline"] or [])
         ]
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End its processes, and remove its folder."""
         kill_all({process for parent in self.processes() for process in (parent, *parent.children(recursive=True))})
         assert not self.processes()

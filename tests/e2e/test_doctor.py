@@ -1,5 +1,6 @@
 """`python -m study doctor` as a person types it: faults planted on a machine, a live cluster and an MLflow server."""
 
+import contextlib
 import json
 
 import psutil
@@ -57,9 +58,8 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
 
 @pytest.fixture
 def cluster():
-    cluster = Cluster(RAY_worker_niceness="0", OMP_NUM_THREADS="1")
-    yield cluster
-    cluster.stop()
+    with contextlib.closing(Cluster(RAY_worker_niceness="0", OMP_NUM_THREADS="1")) as cluster:
+        yield cluster
 
 
 @pytest.mark.heavy

@@ -63,10 +63,6 @@ SlurmdParameters=config_overrides
 SlurmdTimeout=30
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=100000
@@ -74,9 +70,6 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
-OverTimeLimit=0
-InactiveLimit=0
-JobRequeue=1
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=60 PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
 PartitionName=high Nodes=n1,n2 MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """ + "".join(f"NodeName={name} NodeAddr={ADDRESSES[name]} CPUs={CPUS_PER_NODE} RealMemory=8000\n" for name in NODES)
