@@ -54,7 +54,7 @@ class Launched:
 
     def words(self, scheduler, *options):
         """Return the command of a launch on `ctl`, in the foreground as a person would type it."""
-        words = ("launch", scheduler, f"{NAME}.yaml", "--out", "studies", "--cpus-per-node", 2, *ACTIVATE, *options)
+        words = ("launch", scheduler, "--space", f"{NAME}.yaml", "--cpus-per-node", 2, *ACTIVATE, *options)
         return [sys.executable, "-m", "study", *words], {"user": "tester", "cwd": self.cwd, "environment": SOURCES}
 
     def submit(self, scheduler, *options, walltime="0:40:00", nodes=2):
