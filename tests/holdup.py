@@ -134,12 +134,13 @@ def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | N
 
 def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome) -> Iterator[Record]:
     """Yield the records of an emulated trial, which fails half way where its outcome is None."""
-    proposed = dict[str, Value]()
+    asked: tuple[dict[str, Value], int | None] = {}, None
     if request.setting is None:
-        proposed = {"lr": 10 ** (-3 + luck("lr", number)), "steps_per_env_runner": int(30 + 19 * luck("steps", number))}
+        lr, batch = 10 ** (-3 + luck("lr", number)), int(30 + 19 * luck("steps", number))
+        asked = {"lr": lr, "steps_per_env_runner": batch}, number
     cpus = num_cpus(spec_of(spec, request.variant), request.num_env_runners, "emulated")
     request = replace(request, trial=number)
-    started = start_of(spec, request, proposed, number, attempt=1, num_cpus=cpus, execution="emulated")
+    started = start_of(spec, request, *asked, attempt=1, num_cpus=cpus, execution="emulated")
     yield started
     label: dict[str, Any] = {"timing": "emulated", "timing_reason": "invented"}
     built = replace(reported.built(), trial=number, attempt=1, effective={**started.setting, "hostnames": ["h0"]})

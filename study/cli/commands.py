@@ -24,7 +24,7 @@ from study.cli.results import app as results_app
 from study.cli.results import best_trial
 from study.console import say, say_json, to_nowhere
 from study.driver.opening import Address, Out, RunOptions, checked_name
-from study.errors import ExitCode, StudyError, in_one_line, wrong_option
+from study.errors import ExitCode, Fault, StudyError, wrong_option
 from study.records.folder import StudyFolder
 from study.space.parsing import find_space
 from study.space.spec import StudySpec
@@ -333,7 +333,7 @@ def main(command: str = "") -> NoReturn:
             fix = "Free some space, then run the same command again."
             if not getattr(error, "filename", None):
                 to_nowhere(sys.stdout)
-            say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
+            say(str(Fault(where=where, rule=rule, fix=fix)), error=True)
         else:
             say("A fault of this program; nothing recorded is lost. Please report it with these lines:", error=True)
             say(traceback.format_exc(), error=True)
@@ -348,4 +348,4 @@ def _misspelt(error: Any) -> str:
     if message.startswith("Usage:"):
         return str(message)
     fix = f"Look at `{path} --help`."
-    return in_one_line(where=path, rule=message.removesuffix("."), got="", fix=fix)
+    return str(Fault(where=path, rule=message.removesuffix("."), fix=fix))

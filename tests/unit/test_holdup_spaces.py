@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from study.designs.holdup.stages import RLLIB_DEFAULTS, rivals_of, scaled_rivals
 from study.designs.search import default_setting
+from study.space.parameters import overlay
 from study.space.sections import MOST_STUDIES
-from study.space.settings import fitted, overlay, resolve, rounded
+from study.space.settings import fitted, resolve, rounded
 from tests.spaces import spec
 from tests.unit.test_stages import space
 
