@@ -59,9 +59,12 @@ CASES = {
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": "n[1-2]",
             "SLURM_JOB_CPUS_PER_NODE": "2(x2)",
-            "SLURM_JOB_END_TIME": "{end}",
         },
-        programs={"scontrol": '[[ $2 == hostnames ]] && printf "n1\\nn2\\n"\nexit 0', "srun": LAST_WORD},
+        programs={
+            "scontrol": '[[ $2 == hostnames ]] && printf "n1\\nn2\\n"\nexit 0',
+            "squeue": "date -d '+2 hours' +%FT%T",
+            "srun": LAST_WORD,
+        },
         submission="sbatch",
         answer="17;cluster",
         directives=(
@@ -106,8 +109,7 @@ def job_of(name, work, *options, **changes):
     fields = {"hosts": "n1:2,n2:2"} if name == "ssh" else {}
     fields |= {"nodes": 2, "cpus_per_node": 2, "python": "/v/bin/python", "folder": work / "job", **changes}
     (work / "nodes").write_text("n1\nn1\nn2\nn2\n")
-    end = str(int(time.time()) + 7200)
-    variables = {key: value.format(nodes=work / "nodes", end=end) for key, value in CASES[name].inside.items()}
+    variables = {key: value.format(nodes=work / "nodes") for key, value in CASES[name].inside.items()}
     return launcher(name, *options, variables=variables, **fields)
 
 
