@@ -75,8 +75,8 @@ def launch(
         of_job["out"] = str(workdir / of_job["out"])
     of_job |= {"workdir": str(workdir), "name": checked_name(of_job["name"] or file.stem)}
     of_job["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
-    words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": tuple(words or ())}
-    job = Job(launcher=where, space=str(file.resolve()), **words_, **of_job)
+    of_job |= {"arguments": tuple(given), "scheduler_options": tuple(words or ())}
+    job = Job(launcher=where, space=str(file.resolve()), **of_job)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
