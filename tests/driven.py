@@ -18,6 +18,8 @@ from tests.spaces import cluster
 from tests.spaces import spec as small_spec
 
 CLUSTER, ROOMY = cluster(local=(5, 2)), cluster(local=32)
+Outcome = Callable[[TrialRow], float | None]
+"""Final return of a trial by what it is to run; None where it fails."""
 
 
 class Driven:
@@ -34,8 +36,7 @@ class Driven:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            provenance={},
-            **options,
+            **{"provenance": {}, **options},
         )
         self.kept: list[bool] = []
         """Of every part but the first: whether it goes on in the processes of the one before."""
@@ -53,7 +54,11 @@ class Driven:
             assert not self.conductor.exhausted  # else Tune would end, and Ray with it, at every phase
             yield started
 
-    def run(self, finish: Callable[[int], None], *, most: int | None = None) -> StudyClosed | None:
+    def finish(self, trial: int, final: float | None) -> None:
+        """Let a trial come to its end with a final return; None: it fails."""
+        raise NotImplementedError
+
+    def run(self, outcome: Outcome = lambda row: 250.0, *, most: int | None = None) -> StudyClosed | None:
         """End the trials of each group, the last one first, until `most` have ended (then as a kill leaves it)."""
         ended = 0
         for started in self.groups():
@@ -61,11 +66,16 @@ class Driven:
                 if ended == most:
                     self.log.close()
                     return None
-                finish(one.trial)
+                self.finish(one.trial, outcome(self.rows[one.trial]))
                 ended += 1
         closed = self.conductor.close()
         self.log.close()
         return closed
+
+    @property
+    def rows(self) -> dict[int, TrialRow]:
+        """The trials as this session knows them."""
+        return self.conductor.ledger.rows
 
 
 class Session(Driven):
@@ -81,14 +91,14 @@ class Session(Driven):
     def evaluate(self, trial: int, *returns: float, progress: float = 1.0) -> None:
         report(self.conductor, trial, evaluation(iteration(2), *returns, progress=progress), progress=progress)
 
-    def finish(self, trial: int, final: float = 250.0, policy: bytes | None = None) -> None:
+    def finish(self, trial: int, final: float | None = 250.0, policy: bytes | None = None) -> None:
+        if final is None:
+            self.conductor.end(trial, "failed", "planted")
+            return
         self.iterate(trial, 1)
         self.iterate(trial, 2)
         self.evaluate(trial, final)
         self.conductor.finish(trial, policy)
-
-    def run_all(self) -> StudyClosed | None:
-        return self.run(self.finish)
 
 
 def policy(files: Mapping[str, bytes]) -> bytes:

@@ -20,8 +20,8 @@ from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded
 from study.space.sections import MOST_STUDIES
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic
-from tests.driven import Driven, records, rows
-from tests.reported import evaluation, iteration, report
+from tests.driven import records, rows
+from tests.holdup import Invented
 from tests.values import replace
 
 
@@ -37,35 +37,13 @@ def planted(row):
     return 480 - 200 * miss - collapse + 10 * noise
 
 
-class Drive(Driven):
-    """A session whose trials have two iterations, and `planted` returns."""
-
-    def finish(self, trial, outcome=planted):
-        row = self.conductor.ledger.rows[trial]
-        final = outcome(row)
-        if final is None:
-            self.conductor.end(trial, "failed", "planted")
-            return
-        for number in (1, 2):
-            one = iteration(number, steps=1000, cpu_time_s=5.0)
-            report(self.conductor, trial, one, evaluation(one, final, progress=number / 2), progress=number / 2)
-        self.conductor.finish(trial, None)
-
-    def run(self, outcome=planted, *, most=None):
-        return super().run(lambda trial: self.finish(trial, outcome), most=most)
-
-    @property
-    def rows(self):
-        return self.conductor.ledger.rows
-
-
 def decisions(path):
     return [record for record in records(path) if isinstance(record, StageDecided)]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    Drive(path := tmp_path_factory.mktemp("undisturbed"), space()).run()
+    Invented(path := tmp_path_factory.mktemp("undisturbed"), space()).run(planted)
     return path
 
 
@@ -100,9 +78,9 @@ class Sessions(RuleBasedStateMachine):
     def begin(self):
         self.path = Path(tempfile.mkdtemp(prefix="sessions-"))
         if Sessions.expected is None:
-            Drive(self.path / "model", space()).run(self.outcome)
+            Invented(self.path / "model", space()).run(self.outcome)
             Sessions.expected = essence(self.path / "model")
-        self.drive = Drive(self.path / "study", space())
+        self.drive = Invented(self.path / "study", space())
 
     @property
     def running(self):
@@ -125,7 +103,7 @@ class Sessions(RuleBasedStateMachine):
     @rule()
     def kill_and_resume(self):
         self.drive.log.close()
-        self.drive = Drive(self.path / "study", space())
+        self.drive = Invented(self.path / "study", space())
 
     @precondition(lambda self: not self.drive.conductor.exhausted)
     @rule()
@@ -160,7 +138,7 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
     lines = (undisturbed / "records.jsonl").read_bytes().splitlines(keepends=True)
     at = next(index for index, line in enumerate(lines) if b'"kind":"settings_frozen"' in line)
     (tmp_path / "records.jsonl").write_bytes(b"".join(lines[: at + 1]))
-    Drive(tmp_path, space()).run()
+    Invented(tmp_path, space()).run(planted)
     assert essence(tmp_path) == essence(undisturbed)
     assert sum(isinstance(record, SettingsFrozen) for record in records(tmp_path)) == 1
 
@@ -168,17 +146,17 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 def test_until_a_stage_and_on(undisturbed, tmp_path):
     names = list(STAGES)
     for stage in ("search", "race"):
-        closed = Drive(tmp_path, space(), until=stage).run()
+        closed = Invented(tmp_path, space(), until=stage).run(planted)
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
         assert all(names.index(row.stage) <= names.index(stage) for row in rows(tmp_path).values())
-    assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
+    assert Invented(tmp_path, space(), until="confirm").run(planted).reason == "complete"
     assert essence(tmp_path) == essence(undisturbed)
 
 
 def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
-    drive = Drive(tmp_path, space(num_settings=24))
-    assert drive.run().reason == "complete"
+    drive = Invented(tmp_path, space(num_settings=24))
+    assert drive.run(planted).reason == "complete"
     assert [each.phase for each in decisions(tmp_path)] == [name for _, name in phases(drive.spec.holdup)]
     frozen = drive.conductor.ledger.frozen
     setting = frozen.settings[frozen.winner]
@@ -206,7 +184,7 @@ def test_the_race_is_for_the_best_of_each_scale_and_failures_count_as_zero(tmp_p
             return None if row.seed % 2 else float("nan")
         return planted(row) - 150 * (row.num_env_runners > 2)
 
-    drive = Drive(tmp_path, space(num_settings=16, race={"num_settings": 4, "blocks": [1, 1]}))
+    drive = Invented(tmp_path, space(num_settings=16, race={"num_settings": 4, "blocks": [1, 1]}))
     drive.run(outcome)
     race = next(each for each in decisions(tmp_path) if each.next_stage == "race")
     searched = race.evidence["searched"]
@@ -230,8 +208,8 @@ def test_places_are_shared_by_equals_and_taken_together_over_scales():
 def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
     lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
     sizes = {"num_settings": 40, "race": {"num_settings": 6, "blocks": [1, 1]}}
-    drive = Drive(tmp_path, holdup.holdup_spec(**lists, holdup={**holdup.HOLDUP, **sizes}))
-    assert drive.run().reason == "complete"
+    drive = Invented(tmp_path, holdup.holdup_spec(**lists, holdup={**holdup.HOLDUP, **sizes}))
+    assert drive.run(planted).reason == "complete"
     searched = [row for row in drive.rows.values() if row.stage == "search"]
     assert max(Counter((row.digest, row.num_env_runners, row.seed) for row in searched).values()) > 1
     known = Known(drive.spec, drive.rows, [])
@@ -269,9 +247,9 @@ def seeds_played(row, spec):
 def test_the_confirmation_meets_no_seed_that_was_played_before(episodes, number, num_seeds_rllib, best_at_small):
     """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
 
-    def outcome(request, rule):
-        best = best_at_small if request.num_env_runners == 2 else -3
-        return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
+    def outcome(row):
+        best = best_at_small if row.num_env_runners == 2 else -3
+        return 480 - 100 * abs(math.log10(row.rule["lr"]) - best) - row.seed % 7
 
     confirm = {**holdup.HOLDUP["confirm"], "num_seeds_rllib": num_seeds_rllib}
     own_spec = holdup.holdup_spec(evaluation__episodes=episodes, holdup={**holdup.HOLDUP, "confirm": confirm})
