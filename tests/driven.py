@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from study.driver.conductor import Conductor
 from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
-from study.records.records import Record, RecordLog, StudyClosed, TrialEnded, TrialStarted, read_lines
+from study.records.records import Record, RecordLog, StageDecided, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster
@@ -120,10 +121,23 @@ def rows(path: Path) -> dict[int, TrialRow]:
     return ledger_of(path / "records.jsonl").rows
 
 
-def assert_whole(path: Path, num_trials: int, failed: tuple[int, ...] | list[int] = ()) -> None:
-    """Every planned trial has ended exactly once, and nothing is left running."""
-    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ended) == list(range(num_trials))
-    assert {record.trial for record in ended if record.status == "failed"} == set(failed)
-    started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
-    assert len(set(started)) == len(started)
+def essence(path: Path) -> tuple[list[Any], dict[int, Any], Counter[int]]:
+    """Return what a study decided, what it ran, and how often each trial ended, without when and in how many sessions.
+
+    Raises:
+        AssertionError: An attempt had another setting than the first one of its trial.
+    """
+    written, started = records(path), dict[int, Any]()
+    decided = [each for each in written if isinstance(each, StageDecided)]
+    taken = [(each.phase, each.kept, each.dropped, each.evidence, each.requests) for each in decided]
+    for each in written:
+        if isinstance(each, TrialStarted):
+            own = (each.seed, each.digest, each.setting, each.stage)
+            assert started.setdefault(each.trial, own) == own
+    ended = [each for each in written if isinstance(each, TrialEnded) and each.status != "interrupted"]
+    return taken, started, Counter(each.trial for each in ended)
+
+
+def assert_whole(path: Path, num_trials: int) -> None:
+    """Every planned trial has ended exactly once."""
+    assert essence(path)[2] == Counter(range(num_trials))

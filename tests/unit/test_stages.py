@@ -1,26 +1,22 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
 import math
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, phases, places
 from study.designs.proposals import value_of
 from study.errors import RecordError
-from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialStarted
 from study.space.sections import MOST_STUDIES
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic
-from tests.driven import records, rows
+from tests.driven import essence, records, rows
 from tests.holdup import Invented
 from tests.values import replace
 
@@ -45,93 +41,6 @@ def decisions(path):
 def undisturbed(tmp_path_factory):
     Invented(path := tmp_path_factory.mktemp("undisturbed"), space()).run(planted)
     return path
-
-
-def essence(path):
-    """Return what a study decided and ran, without when and how often it was begun."""
-    taken = [(each.phase, each.kept, each.dropped, each.evidence, each.requests) for each in decisions(path)]
-    started = {
-        record.trial: (record.seed, record.digest, record.setting, record.stage)
-        for record in records(path)
-        if isinstance(record, TrialStarted)
-    }
-    ended = Counter(
-        record.trial for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"
-    )
-    return taken, started, ended
-
-
-class Sessions(RuleBasedStateMachine):
-    """Trials start, end in any order and are lost, drivers are killed; the model is a study that nothing disturbed.
-
-    Some settings fail or return no number, the same in both: a trial's end is a function of what it runs.
-    """
-
-    expected = None
-
-    @staticmethod
-    def outcome(row):
-        unlucky = row.seed % 3 == 0 and row.setting["train_batch_size"] > 40 * row.num_env_runners
-        return (None if row.seed % 2 else math.nan) if unlucky else planted(row)
-
-    @initialize()
-    def begin(self):
-        self.path = Path(tempfile.mkdtemp(prefix="sessions-"))
-        if Sessions.expected is None:
-            Invented(self.path / "model", space()).run(self.outcome)
-            Sessions.expected = essence(self.path / "model")
-        self.drive = Invented(self.path / "study", space())
-
-    @property
-    def running(self):
-        return sorted(self.drive.conductor.queue.running)
-
-    @rule(count=st.integers(1, 4))
-    def start(self, count):
-        for _ in range(count):
-            self.drive.conductor.next_trial()
-
-    @precondition(lambda self: self.running)
-    @rule(data=st.data(), count=st.integers(1, 12))
-    def end(self, data, count):
-        for _ in range(count):
-            if self.running:
-                self.drive.finish(data.draw(st.sampled_from(self.running)), self.outcome)
-            self.drive.conductor.next_trial()
-            _ = self.drive.conductor.exhausted  # as Tune asks: a decision may be due
-
-    @rule()
-    def kill_and_resume(self):
-        self.drive.log.close()
-        self.drive = Invented(self.path / "study", space())
-
-    @precondition(lambda self: not self.drive.conductor.exhausted)
-    @rule()
-    def stop_and_resume(self):
-        self.drive.conductor.end_early("stopped", "told to")
-        self.drive.conductor.close()
-        self.kill_and_resume()
-
-    @invariant()
-    def test_seeds_wait_for_the_settings_and_belong_to_the_confirmation(self):
-        ledger, test_seeds = self.drive.conductor.ledger, set(HOLDUP_SPEC.test_seeds)
-        judged = [row for row in ledger.rows.values() if row.seed in test_seeds]
-        assert all(row.stage == "confirm" and row.digest in ledger.frozen.settings for row in judged)
-
-    def teardown(self):
-        self.kill_and_resume()
-        assert self.drive.run(self.outcome).reason == "complete"
-        assert essence(self.path / "study") == self.expected
-        assert set(self.expected[2].values()) == {1}
-        assert any(row.status == "failed" for row in self.drive.rows.values())
-        shutil.rmtree(self.path)
-
-
-HOLDUP_SPEC = space().holdup
-TestSessions = Sessions.TestCase
-TestSessions.settings = settings(
-    max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
