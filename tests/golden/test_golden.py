@@ -1,4 +1,4 @@
-"""Studies of all kinds write the recorded records, and the analysis says of recorded and of invented ones what it said."""
+"""Studies of all kinds write the recorded records, and the analysis says of studies what is recorded."""
 
 import json
 from pathlib import Path

@@ -34,10 +34,6 @@ def ends(estimate):
     return estimate.value, estimate.low, estimate.high
 
 
-def test_one_run_has_no_interval():
-    assert ends(statistics.mean_interval([0.93])) == (0.93, -np.inf, np.inf)
-
-
 def test_one_and_two_samples_as_r():
     differences = np.subtract(SLEEP_ONE, SLEEP_TWO)
     np.testing.assert_allclose(ends(statistics.mean_interval(differences)), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
@@ -53,6 +49,7 @@ def test_no_spread_is_the_point_and_one_run_is_no_interval():
     one_steady = statistics.difference_of_means([1.0, 1.0, 1.0], [0.0, 0.5, 1.0])
     steady_and_mean = statistics.mean_interval([0.0, 0.5, 1.0])
     assert one_steady.low == pytest.approx(1 - steady_and_mean.high)
+    assert ends(statistics.mean_interval([0.93])) == (0.93, -np.inf, np.inf)
     for alone in (
         statistics.difference_of_means([1.0], [0.0, 1.0], side="lower"),
         statistics.iqm_interval([1.0]),

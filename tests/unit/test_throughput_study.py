@@ -9,9 +9,8 @@ from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.records.ledger import best_per_scale
 from study.space.settings import BASE_CELL, cells_of
-from study.space.spec import StudySpec
 from tests.driven import Session
-from tests.spaces import cluster, read_again, requests_of, throughput_spec
+from tests.spaces import cluster, requests_of, throughput_spec
 
 
 def test_cells_are_the_cross_products_around_the_base_each_once():
@@ -38,13 +37,6 @@ def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
     assert [fault.where for fault in caught.value.faults] == ["throughput.grids.bad"]
     accepted = throughput_spec(throughput__grids__few={"train_batch_size": 50, "minibatch_size": 50})
     assert "n=2 k=1 B=50 m=50 E=4" in cells_of(accepted)
-
-
-def test_a_throughput_space_reads_back_what_it_writes():
-    written = throughput_spec(throughput__grids__more={"train_batch_size": 700})
-    assert read_again(written) == written
-    assert StudySpec.model_validate(written.to_json()) == written  # as a trial's process does
-    assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
 
 
 def test_every_block_runs_every_cell_once_between_two_anchors_those_of_equal_processes_together():
