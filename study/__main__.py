@@ -5,7 +5,7 @@ import os
 import sys
 from typing import NoReturn
 
-from study.errors import ExitCode, in_one_line
+from study.errors import ExitCode, Fault
 
 
 def main(command: str = "") -> NoReturn:
@@ -24,7 +24,7 @@ def main(command: str = "") -> NoReturn:
             raise
         fix = "Run `pip install -e .` in the project's folder, or activate the environment that has them."
         rule, got = "must have the packages of this project", f"no '{error.name}'"
-        sys.stderr.write(f"{in_one_line(where=sys.executable, rule=rule, got=got, fix=fix)}\n")
+        sys.stderr.write(f"{Fault(where=sys.executable, rule=rule, got=got, fix=fix)}\n")
         sys.exit(ExitCode.MISTAKE)
 
 

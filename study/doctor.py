@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from study.designs.registry import make_plan, private_shape
-from study.errors import ClusterError, StudyError, in_one_line
+from study.errors import ClusterError, StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import current_job, file_system_of, is_network, machine_key, memory_mb, this_node
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
@@ -400,7 +400,7 @@ def judge(around: Surroundings) -> Iterator[Finding]:
 
 
 def _problem(error: StudyError) -> str:
-    return " ".join(in_one_line(where=error.where, rule=error.rule, got=error.got, fix="").split()).rstrip(".")
+    return " ".join(str(replace(error.fault, fix="")).split()).rstrip(".")
 
 
 def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:

@@ -36,30 +36,47 @@ class ExitCode(IntEnum):
     """Stopped and resumable (EX_TEMPFAIL)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One problem, as text `where (line 3): rule, got value. Fix: action.`, without the parts that are empty."""
+
+    where: str = ""
+    """Field, option or file that is wrong: "parameters.lr"."""
+    rule: str
+    """What must hold: "`low < high` must hold"."""
+    got: str = ""
+    """What was found instead; empty where the rule says it already."""
+    fix: str = ""
+    """What to do, as a sentence."""
+    line: int | None = None
+    """None where the problem is in no line of a file."""
+
+    @property
+    def problem(self) -> str:
+        """The rule and what was found, without place and fix."""
+        text = f"{self.rule}, got {self.got}" if self.got else self.rule
+        return text if text.endswith((".", "!", "?", "\n")) else f"{text}."
+
+    def __str__(self) -> str:
+        line = f" (line {self.line})" if self.line is not None else ""
+        text = f"{self.where}{line}: {self.problem}" if self.where else self.problem
+        return f"{text}{'' if text.endswith(chr(10)) else ' '}Fix: {self.fix}" if self.fix else text
+
+
 class StudyError(Exception):
     """Base of every error that this project raises on purpose; its parts are those of a `Fault`.
 
-    The text is made of the parts, `where: rule, got value. Fix: action.`, and is never read back by a program.
+    The text is made of the parts, and is never read back by a program.
     """
 
     def __init__(self, message: str = "", *, where: str = "", rule: str = "", got: object = "", fix: str = "") -> None:
         self.where, self.rule, self.got, self.fix = where, rule or message, str(got), fix
-        super().__init__(message or in_one_line(where=where, rule=rule, got=str(got), fix=fix))
+        self.fault = Fault(where=where, rule=self.rule, got=self.got, fix=fix)
+        super().__init__(message or str(self.fault))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with all parts, whatever a subclass is made of: errors of a trial come from another process."""
         return type(self).__new__, (type(self), *self.args), self.__dict__
-
-
-def in_one_line(*, where: str, rule: str, got: str, fix: str) -> str:
-    """Return the text of a problem, `where: rule, got value. Fix: action.`, without the parts that are empty."""
-    text = f"{where}: {_sentence(rule, got)}" if where else _sentence(rule, got)
-    return f"{text}{'' if text.endswith(chr(10)) else ' '}Fix: {fix}" if fix else text
-
-
-def _sentence(rule: str, got: str) -> str:
-    text = f"{rule}, got {got}" if got else rule
-    return text if text.endswith((".", "!", "?", "\n")) else f"{text}."
 
 
 class ClusterError(StudyError, RuntimeError):
@@ -90,30 +107,6 @@ class TrialLostError(TrialError):
 
 class AnalysisError(StudyError, ValueError):
     """The data do not allow the conclusion that was asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """One problem of a space file or of an option; `line` is None where the problem is in no line of a file."""
-
-    where: str
-    """Field or option that is wrong: "parameters.lr"."""
-    rule: str
-    """What must hold: "`low < high` must hold"."""
-    got: str = ""
-    """What was found instead; empty where the rule says it already."""
-    fix: str
-    """What to do, as a sentence."""
-    line: int | None = None
-
-    @property
-    def problem(self) -> str:
-        """The rule and what was found, without place and fix."""
-        return _sentence(self.rule, self.got)
-
-    def __str__(self) -> str:
-        line = f" (line {self.line})" if self.line is not None else ""
-        return in_one_line(where=f"{self.where}{line}", rule=self.rule, got=self.got, fix=self.fix)
 
 
 class SpaceError(StudyError, ValueError):

@@ -110,9 +110,9 @@ _QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
 """A text in quotes, as a shell, JSON or YAML has it."""
 _TELLING = (
     r"(?=[\w.-]*?(?:(?<!by)(?<!com)pass(?!es|eng|ive)|pwd|secret|token(?!i[sz])|credential|signature|"
-    r"(?:api|access|account|private)[_-]?key))"
+    r"(?:api|access|account|private)[_-]?key|(?<=[?&])sig(?==|%3D)))"
 )
-"""Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`."""
+"""Before a name that speaks of a secret, unlike `tokenizer`, `bypass` or `passengers`; `sig` signs access to Azure."""
 _SECRET_VALUE = re.compile(
     rf"(?<![\w.-]){_TELLING}([\w.-]++(?:['\"]?\s{{0,3}}(?:=|%3D)\s{{0,3}}|['\"]\s{{0,3}}:\s{{0,3}}))"
     rf"(?:\{{[^{{}}]{{1,200}}\}}|{_QUOTED}|(?:(?!%3B|%26)[^&;\s'\"])+)",
@@ -130,8 +130,6 @@ _SECRET_OPTION = re.compile(
 )
 """An option with such a name, and the value behind it; a number of up to five digits is none (`--max-tokens 4096`)."""
 _HEADER = re.compile(r"\b(Bearer|Basic) +(?=[\w.~+/-]*[0-9=])[\w.~+/=-]{12,}+")
-_SIGNATURE = re.compile(r"([?&]sig(?:=|%3D))[^&\s'\"]+", re.IGNORECASE)
-"""Of a shared access to Azure's storage."""
 _SECRET_LINE = re.compile(
     r"(^[ \t]{0,8}(?:(?:set-)?cookie|(?:proxy-)?authorization|x-[\w-]{0,20}(?:key|token)|password|passwd|pwd|secret|"
     r"token)[ \t]{0,3}:[ \t]{0,3})[^\s{\[].*",
@@ -183,7 +181,7 @@ def mask_credentials(text: str) -> str:
     header. Takes a time proportional to the length of the text.
     """
     text = _URL.sub(_without_user, text)
-    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE, _SIGNATURE, _SECRET_LINE):
+    for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE, _SECRET_LINE):
         text = secret.sub(r"\1***", text)
     return _HEADER.sub(r"\1 ***", text)
 

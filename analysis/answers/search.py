@@ -159,10 +159,15 @@ def _unknown(found: Sequence[Candidate], data: StudyData) -> Iterator[Fact]:
         text = (
             f"what any of this takes in hours: {len(without):,} of {count(len(timing), 'run')} had no measured clock."
         )
-        command = run_again(data, "real", ["execution=real"]) if without.eq("emulated").any() else ""
-        if command:
-            largest = max(each.of.num_env_runners for each in found if each.final_return is not None)
-            text += f" Real ones need {largest + 1} CPUs."
+        command = ""
+        if without.eq("emulated").any():
+            needed = 1 + max(each.of.num_env_runners for each in found if each.final_return is not None)
+            cores = (data.sheet.get("hardware") or {}).get("physical_cpus") or 0
+            text += f" Real ones need {needed} CPUs."
+            if needed <= cores:
+                command = run_again(data, "real", ["execution=real"])
+            else:
+                text += " Where they are (`--address`, or the command `launch`), run it with `--set execution=real`."
         elif without.eq("tainted").any():
             text += " Run it again while nothing else uses these CPUs."
         yield Fact(role="unknown", text=text, command=command)

@@ -23,7 +23,7 @@ from study.cli.results import app as results_app
 from study.cli.results import best_trial
 from study.console import say, to_nowhere, write, write_json
 from study.driver.opening import Address, Out, RunOptions, checked_name
-from study.errors import ExitCode, StudyError, in_one_line, wrong_option
+from study.errors import ExitCode, Fault, StudyError, wrong_option
 from study.launch.commands import app as launch_app
 from study.records.folder import StudyFolder
 from study.space.parsing import find_space
@@ -338,7 +338,7 @@ def main(command: str = "") -> NoReturn:
             fix = "Free some space, then run the same command again."
             if not getattr(error, "filename", None):
                 to_nowhere(sys.stdout)
-            say(in_one_line(where=where, rule=rule, got="", fix=fix), error=True)
+            say(str(Fault(where=where, rule=rule, fix=fix)), error=True)
         else:
             what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"
             write(f"{what}\n{traceback.format_exc()}", error=True)
@@ -353,4 +353,4 @@ def _misspelt(error: Any) -> str:
     if message.startswith("Usage:"):
         return str(message)
     fix = f"Look at `{path} --help`."
-    return in_one_line(where=path, rule=message.removesuffix("."), got="", fix=fix)
+    return str(Fault(where=path, rule=message.removesuffix("."), fix=fix))

@@ -206,15 +206,9 @@ def _under_way(row: TrialRow, moment: float) -> str:
 # --- at the end -------------------------------------------------------------------------------------------------------
 
 
-TRIALS_IN_MLFLOW = "/runs?searchFilter=params.num_env_runners!=%22%22&orderByAsc=false&orderByKey=metrics.%60"
-"""What follows an experiment's address in MLflow, so that its page lists the trials by a metric, the best first.
-
-Without it MLflow (3.17) opens an overview of the traces of language models."""
-
-
 def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" = None) -> None:
     """Print what a session came to: its answer, where the study stands, and what to type next."""
-    from study.mirrors.mlflow_mirror import MlflowMirror
+    from study.mirrors.mlflow_mirror import MlflowMirror, page_of
 
     closed, identity, folder = result.closed, result.identity, result.folder
     if answer is not None:
@@ -229,8 +223,7 @@ def print_end(result: "StudyResult", resume: str, answer: "Answer | str | None" 
         say(status_text(replace(now, advice=shown), at_end=True))
     uri = mask_credentials(identity.tracking_uri)
     experiment = MlflowMirror(folder).state.experiment_id
-    order = "final_return" if identity.parse().learns else "env_steps_per_s"
-    page = f"/#/experiments/{experiment}{TRIALS_IN_MLFLOW}{order}%60" if experiment else ""
+    page = page_of(experiment, identity.study_id) if experiment else ""
     served = f"mlflow ui --backend-store-uri {shlex.quote(uri)}\n  then open http://127.0.0.1:5000{page}"
     logs, certified = shlex.quote(str(folder.tensorboard)), folder.certificate_page
     following = {

@@ -124,37 +124,27 @@ def export(
     study: Study,
     trial: Trial = None,
     scale: Annotated[
-        int | None, typer.Option(min=1, help="Environment runners, for the chosen setting of a hold-up study.")
+        int | None, typer.Option(min=1, help="Environment runners, where they are others than the trial had.")
     ] = None,
     format_: Annotated[
-        Literal["python", "yaml"],
-        typer.Option("--format", help="A plain RLlib script, or a space file, of a hold-up study with its rule."),
+        Literal["python", "yaml"], typer.Option("--format", help="A plain RLlib script, or a space file.")
     ] = "python",
 ) -> None:
     """Print a trial's setting as a plain RLlib script.
 
-    Of a hold-up study that of the chosen setting. A study of your own script gives the calls that set the trial's
-    values in it.
+    By default that of the best trial; of a hold-up study, which must be confirmed, that of the chosen setting. A study
+    of your own script gives the calls that set the trial's values in it.
     """
-    from study.exporting.script import trial_as_script, trial_as_space, trial_of
+    from study.exporting.script import at_scale, trial_as_script, trial_as_space, trial_of
 
     folder = StudyFolder(study)
-    if trial is not None and scale is not None:
-        got, fix = f"{trial} with --scale {scale}", "Drop one of the two."
-        raise wrong_option("--trial", rule="excludes --scale", got=got, fix=fix)
-    spec = folder.identity().parse()
-    if scale is not None or (trial is None and spec.holdup is not None):
-        from study.designs.holdup.certificate import export_python, export_yaml
-
-        if scale is None:
-            rule, fix = "or --trial must be given for a hold-up study", "Add --scale 46, or another number of runners."
-            raise wrong_option("--scale", rule=rule, got="neither", fix=fix)
-        if spec.script is not None and format_ != "yaml":
-            rule, fix = "gives a space where the study is of a script", "Use --format yaml, or --trial."
-            raise wrong_option("--scale", rule=rule, got=f"--format {format_}", fix=fix)
-        write(export_yaml(folder, scale) if format_ == "yaml" else export_python(folder, scale))
-        return
     chosen = trial_of(folder, best_trial(folder) if trial is None else trial)
+    if trial is None and chosen.spec.holdup is not None:
+        from study.designs.holdup.certificate import make_certificate
+
+        chosen.header.append(f"The study chose this setting, which {make_certificate(folder)['sentence']}.")
+    if scale is not None:
+        chosen = at_scale(chosen, scale)
     write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen))
 
 

@@ -125,14 +125,12 @@ def start_of(
 ) -> TrialStarted:
     """Return the record of the start of a trial, with RLlib's parameters, and of a stage the complete setting too.
 
-    `proposed` and `optuna_number` are the sampler's: tuned parameters, and the number of the proposal from 0. They are
-    not looked at where the request has a setting.
+    `proposed` and `optuna_number` are the sampler's: tuned parameters, and the number of the proposal from 0; nothing
+    and None where the request has a setting.
     """
     rule = dict(request.setting or rounded(spec, proposed, request.num_env_runners))
     setting = fitted(spec, rule, request.num_env_runners)
-    if request.setting is not None:
-        proposed, optuna_number = {}, None
-    elif request.stage is None:
+    if request.setting is None and request.stage is None:
         rule = {}
     if request.num_learners is not None:
         setting[LEARNERS] = request.num_learners

@@ -16,8 +16,7 @@ from study.planning import TrialKind
 from study.records.ledger import TrialRow
 from study.records.records import StageDecided, TrialRequest, numbered
 from study.space.domains import Choices, Range
-from study.space.parameters import NAMES, SCALE, Value
-from study.space.settings import overlay
+from study.space.parameters import NAMES, SCALE, Value, overlay
 from study.space.spec import StudySpec
 
 

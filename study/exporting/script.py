@@ -5,8 +5,8 @@ What only this project does is refused by name and never left out without a word
 
 import pprint
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -17,10 +17,10 @@ from study.engine import OWN
 from study.errors import AnalysisError, wrong_option
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
-from study.space.parameters import Calls, Value, set_all
+from study.space.parameters import SCALE, Value, set_all
 from study.space.parsing import written
 from study.space.sections import LEARNERS
-from study.space.settings import spec_of
+from study.space.settings import fitted, spec_of
 from study.space.spec import StudySpec
 from study.text import count, spans
 
@@ -71,6 +71,15 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
     if learners is not None:
         spec = spec_of(spec, "study", num_learners=int(learners))
     return ExportedTrial(name=identity.name, spec=spec, row=row, setting=setting, header=header)
+
+
+def at_scale(trial: ExportedTrial, scale: int) -> ExportedTrial:
+    """Return a trial with its setting for other environment runners: rules, where it has some, give the numbers."""
+    rule = trial.row.rule or {name: value for name, value in trial.setting.items() if name != SCALE}
+    runners, header = count(scale, "environment runner"), list(trial.header)
+    if scale != trial.row.num_env_runners:
+        header.append(f"WARNING: these are its numbers for {runners}, with which the trial did not run.")
+    return replace(trial, setting=fitted(trial.spec, rule, scale), header=header)
 
 
 def trial_as_script(trial: ExportedTrial) -> str:
@@ -190,6 +199,23 @@ def _check_rllib_can(spec: StudySpec) -> None:
         raise AnalysisError(where="export", rule=rule, fix="Use `export --format yaml`, and run it here.")
 
 
+class _Calls:
+    """Takes the place of RLlib's configuration, and notes what is set: `made` is method -> arguments."""
+
+    def __init__(self, *, num_learners: int, lr: Value | None) -> None:
+        self.num_learners, self.lr = num_learners, lr
+        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}, "learners": {}}
+
+    @property
+    def learner_config_dict(self) -> dict[str, Any]:
+        """What a learner is told beside RLlib's own options, as far as it is set."""
+        told: dict[str, Any] = self.made["learners"].get("learner_config_dict", {})
+        return told
+
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        return lambda **arguments: self.made[method].update(arguments)
+
+
 def values_set(
     setting: Mapping[str, Value],
     *,
@@ -203,7 +229,7 @@ def values_set(
     RLlib divides a batch among its learners, and a learning rate falls over the budget of `env_steps`; `has_kl_term`:
     whether the loss has the term of `kl_coeff` by itself.
     """
-    calls = Calls(num_learners=learners, lr=setting.get("lr"))
+    calls = _Calls(num_learners=learners, lr=setting.get("lr"))
     changed = {name: value for name, value in setting.items() if name not in own or own[name] != value}
     set_all(calls, changed, env_steps=env_steps)
     if "kl_coeff" in changed and not has_kl_term:

@@ -14,6 +14,8 @@ import re
 import shlex
 import tempfile
 import time
+import zlib
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
@@ -28,6 +30,7 @@ from study.mirrors.tracking_uri import mlflow_client, reach, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
 from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
+from study.space.parameters import RULES, SCALE
 from study.space.spec import StudySpec
 from study.text import count, markdown, mask_arguments, mask_credentials, printable
 
@@ -77,6 +80,7 @@ class MlflowMirror(Mirror):
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
         self._experiment = self._find_or_create_experiment()
+        self._client.set_experiment_tag(self._experiment, *saved_view(self.identity, self.spec))
         self._find_runs()
         if self._runs.get(STUDY) is None:
             self._create(STUDY)
@@ -276,6 +280,35 @@ def study_tags(spec: StudySpec, ledger: Ledger, *, ended: bool) -> dict[str, str
         "mlflow.source.git.commit": (found.get("git") or {}).get("commit") or "",
     }
     return {key: value for key, value in tags.items() if value}
+
+
+def page_of(experiment: str, study_id: str) -> str:
+    """Return what follows the address of MLflow's pages to open the saved view of a study's trials."""
+    return f"/#/experiments/{experiment}/runs?viewStateShareKey={study_id}"
+
+
+def saved_view(identity: StudyIdentity, spec: StudySpec) -> tuple[str, str]:
+    """Return the experiment's tag, key and value, by which MLflow's page lists the study's trials, the best first.
+
+    The names in it are those of MLflow 3.17. Without it the page has no column of a parameter or a result, and the
+    bare address of an experiment opens an overview of the traces of language models.
+    """
+    best = "metrics.`final_return`" if spec.learns else "metrics.`env_steps_per_s`"
+    varied = dict.fromkeys([SCALE, "train_batch_size", "lr", *(name for name in spec.tuned if name not in RULES)])
+    columns = [best, "metrics.`env_steps_per_s`", "metrics.`wall_time_s`", "tags.`timing`"]
+    columns = [*dict.fromkeys((*(f"params.`{name}`" for name in varied), *columns))]
+    state = {
+        "searchFilter": f"tags.`{STUDY_ID}` = '{identity.study_id}' AND tags.`{ROLE}` = 'trial'",
+        "orderByKey": best,
+        "orderByAsc": False,
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": dict.fromkeys(columns, 130),
+    }
+    packed = b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    created = milliseconds(identity.created)
+    view = {"name": identity.name, "createdAt": created, "updatedAt": created, "state": f"deflate;{packed}"}
+    return f"mlflow.sharedViewState.{identity.study_id}", json.dumps(view)
 
 
 def identity_text(identity: StudyIdentity) -> str:

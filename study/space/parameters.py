@@ -99,23 +99,6 @@ def set_all(config: Any, setting: Mapping[str, Value], *, env_steps: int | None 
             parameter.apply(config, setting[name], env_steps=env_steps)
 
 
-class Calls:
-    """Takes the place of RLlib's configuration, and notes what is set: `made` is method -> arguments."""
-
-    def __init__(self, *, num_learners: int, lr: Value | None) -> None:
-        self.num_learners, self.lr = num_learners, lr
-        self.made: dict[str, dict[str, Any]] = {"env_runners": {}, "training": {}, "learners": {}}
-
-    @property
-    def learner_config_dict(self) -> dict[str, Any]:
-        """What a learner is told beside RLlib's own options, as far as it is set."""
-        told: dict[str, Any] = self.made["learners"].get("learner_config_dict", {})
-        return told
-
-    def __getattr__(self, method: str) -> Callable[..., None]:
-        return lambda **arguments: self.made[method].update(arguments)
-
-
 # --- how a parameter is set and read that is no plain argument --------------------------------------------------------
 
 
@@ -267,6 +250,12 @@ REPLACED: Mapping[str, str] = MappingProxyType(
 """Rule -> the parameter that it stands in for; a setting has one of the two."""
 NAMES: Mapping[str, Parameter] = MappingProxyType({**PARAMETERS, **RULES})
 """Parameters and rules by their names."""
+
+
+def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
+    gone = {REPLACED.get(name) for name in changes} | {rule for rule, name in REPLACED.items() if name in changes}
+    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ written again. It is refused here, so that no check, table or message has to exp
 """
 
 import contextlib
-import difflib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,7 +124,7 @@ def read_text(text: str, *, name: str) -> Source:
     except Exception as error:  # a malformed document makes the code of ruamel stumble in many ways
         fix = "Look there, and in the line before: a space behind each colon, spaces in front of keys, quotes around "
         fix += "text with : or @, brackets in pairs, no control characters."
-        problem = _printable(getattr(error, "problem", None) or str(error))
+        problem = str(getattr(error, "problem", None) or error).partition("\n")[0]
         line = _line_of(error, text)
         raise SpaceError.of(name, where="file", rule=f"must be YAML ({problem})", fix=fix, line=line) from error
     if not isinstance(tree, MappingNode):
@@ -166,23 +165,21 @@ class _Reader:
         self.lines: dict[str, int] = {}
 
     def value(self, node: Node, place: str) -> Any:
-        if node.anchor is not None:  # aliases can expand without end
-            self._refuse(node, place, "anchors and aliases are not allowed", "Write the value again.")
-        if str(node.tag) not in _PLAIN:
+        if node.anchor is not None or str(node.tag) not in _PLAIN:  # aliases can expand without end
             fix = "Write a plain value. Put it in quotes if it is text."
-            self._refuse(node, place, "tags and dates are not allowed", fix, got=_printable(str(node.tag)))
+            self._refuse(node, place, "anchors, aliases, tags and dates are not allowed", fix)
         if isinstance(node, MappingNode):
             return self._mapping(node, place)
         if isinstance(node, SequenceNode):
             return [self.value(each, _under(place, str(index))) for index, each in enumerate(node.value)]
         try:
             value = self._constructor.construct_object(node, deep=True)
-            if isinstance(value, str):
-                value.encode()  # not half of a surrogate pair
+            str(value).encode()  # not half of a surrogate pair
+            is_known = not isinstance(value, int) or -MAX_WHOLE <= value <= MAX_WHOLE
         except (ValueError, LookupError, MarkedYAMLError):  # `!!int x`, a number of 5000 digits
-            self._refuse(node, place, "must be text or a number that can be read", "Write a plain value.")
-        if isinstance(value, int) and not -MAX_WHOLE <= value <= MAX_WHOLE:
-            self._refuse(node, place, "whole numbers have at most 64 bits", "Write a smaller number.")
+            is_known = False
+        if not is_known:
+            self._refuse(node, place, "must be text, or a number of at most 64 bits", "Write a plain value.")
         return value
 
     def _mapping(self, node: MappingNode, place: str) -> dict[str, Any]:
@@ -206,11 +203,6 @@ class _Reader:
 
 def _under(place: str, part: str) -> str:
     return f"{place}.{part}" if place else part
-
-
-def _printable(text: str) -> str:
-    """Return the first line of a text without what could command a terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text.partition("\n")[0])
 
 
 # --- its faults -------------------------------------------------------------------------------------------------------
@@ -265,7 +257,6 @@ _FIXES: Mapping[str, str] = {
     "float_type": "Write a number, such as 0.0003 or 3e-4.",
     "string_type": "Write it in quotes.",
     "list_type": "Write a list, such as [1, 2].",
-    "literal_error": "Use one of these.",
 }
 """Kind of pydantic's error -> what to do, where it is not to change the value."""
 _FORMS = frozenset({"list", "dict", "int", "float"})
@@ -301,8 +292,7 @@ def _fault_of(item: ErrorDetails, where: str) -> Fault:
         rule, fix = "must be a mapping of keys to values", f"Write its keys below it, indented, without dashes: {keys}."
     if kind == "literal_error":
         options = re.findall(r"[\w-]+", known["expected"].replace(" or ", " "))
-        alike = difflib.get_close_matches(str(found), options, n=1)
-        fix = f"Did you mean '{alike[0]}'?" if alike else fix
+        fix = suggestion(str(found), options)
     return fault(where, rule, as_yaml(found), fix)
 
 

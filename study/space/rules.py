@@ -18,6 +18,7 @@ from study.space.parameters import (
     RULES,
     SCALE,
     Value,
+    overlay,
 )
 from study.space.sections import (
     AXES,
@@ -28,7 +29,7 @@ from study.space.sections import (
     has_levels,
     is_procgen,
 )
-from study.space.settings import batch_domain, cell_of, overlay
+from study.space.settings import batch_domain, cell_of
 from study.space.spec import StudySpec
 from study.text import listed
 

@@ -5,7 +5,6 @@ The text below each field is its description in the schema and the field referen
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, field_validator
@@ -22,7 +21,7 @@ from study.space.domains import (
     suggestion,
     values,
 )
-from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, PARAMETERS, SCALE, Parameter
+from study.space.parameters import MAX_PROCESSES, MAX_TRIALS, NAMES, SCALE, Parameter
 
 Sampler = Literal["tpe", "random", "grid"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
@@ -287,8 +286,7 @@ small one, the rest between."""
 LEARNERS = "num_learners"
 """An axis of a grid that is no parameter of PPO: `resources.num_learners`."""
 AXES = {
-    SCALE: replace(PARAMETERS[SCALE], meaning="Environment runners, a process each."),
-    **{name: NAMES[name] for name in ("num_envs_per_env_runner", "train_batch_size", "steps_per_env_runner")},
+    **{name: NAMES[name] for name in (SCALE, "num_envs_per_env_runner", "train_batch_size", "steps_per_env_runner")},
     **{name: NAMES[name] for name in ("minibatch_size", "num_minibatches", "num_epochs")},
     LEARNERS: Parameter(LEARNERS, 0, "Learner processes, as `resources.num_learners`.", int, maximum=MAX_PROCESSES),
 }

@@ -10,18 +10,12 @@ rounded to such a multiple. What a person wrote runs as it is, or is refused by 
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from study.space.domains import Choices, Domain, Range
-from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, REPLACED, RULES, SCALE, Value
+from study.space.parameters import FRAGMENT, PARAMETERS, REFERENCE_MINIBATCH, RULES, SCALE, Value, overlay
 from study.space.sections import LEARNERS
 from study.space.spec import StudySpec
-
-
-def overlay(setting: Mapping[str, Value], changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return `setting` with `changes`; a rule takes the place of its parameter, and the other way round."""
-    gone = {REPLACED.get(name) for name in changes} | {rule for rule, name in REPLACED.items() if name in changes}
-    return {name: value for name, value in setting.items() if name not in gone} | dict(changes)
 
 
 def resolve(setting: Mapping[str, Value], num_env_runners: int) -> dict[str, Value]:
@@ -90,22 +84,6 @@ def batch_domain(spec: StudySpec, num_env_runners: int) -> Domain:
     if isinstance(steps, Range):
         return Range(low=steps.low * num_env_runners, high=steps.high * num_env_runners, log=steps.log)
     return steps * num_env_runners
-
-
-def differences(spec: StudySpec, asked: Mapping[str, Value], effective: Mapping[str, Any]) -> list[str]:
-    """Return one line for every value of a trial's setting that is not what runs; of a script's, that the study sets.
-
-    Floats that went through a 32-bit tensor may differ in the eighth digit.
-    """
-    script = {} if spec.script is None else spec.script.defaults
-    always, lines = (SCALE, "num_envs_per_env_runner", "train_batch_size"), []
-    for name, value in asked.items():
-        got: Any = effective.get(name)
-        number = isinstance(got, (int, float)) and not isinstance(got, bool)
-        is_set = name in always or script.get(name) != value
-        if is_set and not (number and abs(got - value) <= 1e-6 * abs(value)):
-            lines.append(f"{name}: asked {value}, got {got}")
-    return lines
 
 
 # --- variants of a trial ----------------------------------------------------------------------------------------------

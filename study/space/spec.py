@@ -16,7 +16,7 @@ from pydantic import AfterValidator, ConfigDict, Field, ValidationError, Validat
 from pydantic_core import PydanticKnownError
 
 from study.space.domains import Choices, Domain, ParametersSpec, Range, Section
-from study.space.parameters import ALGORITHMS, FRAGMENT, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value
+from study.space.parameters import ALGORITHMS, NAMES, PARAMETERS, REPLACED, RULES, SCALE, Algorithm, Value, overlay
 from study.space.published import published_setting
 from study.space.sections import (
     LEARNERS,
@@ -39,7 +39,7 @@ Execution = Literal["real", "emulated"]
 
 # --- what is known of a script ----------------------------------------------------------------------------------------
 
-_OFF_POLICY = (SCALE, "num_envs_per_env_runner", "train_batch_size", "lr", "gamma", "grad_clip", FRAGMENT)
+_COMMON = {SCALE, "num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size", "lr", "gamma", "grad_clip"}
 """What RLlib's other algorithms have of our parameters."""
 _PERHAPS = {"num_epochs", "minibatch_size", "lambda"}
 """What a script's own algorithm may have beside those of RLlib's that it is derived from."""
@@ -109,7 +109,7 @@ class ScriptFacts(Section):
     def traits(self) -> Algorithm:
         """What a space may give to the script's algorithm; its defaults are the script's values."""
         known = ALGORITHMS.get(self.base_algorithm)
-        taken = {*_OFF_POLICY} if known is None else {*known.parameters, *(_PERHAPS & self.values.keys())}
+        taken = _COMMON if known is None else {*known.parameters, *(_PERHAPS & self.values.keys())}
         return Algorithm(
             name=self.base_algorithm,
             parameters=tuple(name for name in PARAMETERS if name in taken),
@@ -188,9 +188,7 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
         parameters, environment = content.get("parameters", {} if facts else None), content.get("environment", {})
         if traits is None or not isinstance(parameters, dict) or not isinstance(environment, dict):
             return content
-        replaced = {REPLACED[rule] for rule in REPLACED if rule in parameters}
-        defaults = {name: value for name, value in traits.defaults.items() if name not in replaced}
-        filled = {**content, "parameters": {**defaults, **parameters}}
+        filled = {**content, "parameters": overlay(traits.defaults, parameters)}
         if traits.name not in ("PPO", "A2C"):
             filled = {"learner": "rllib", **filled}
         if facts is not None:
@@ -391,14 +389,6 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
-WITHDRAWN: Mapping[str, Any] = {
-    "environment.action_repeat": 1,
-    "environment.frame_stack": 1,
-    "resources.emulation_processes": 1,
-}
-"""Keys of earlier versions -> the value by which trials ran as they do now, where that is not empty."""
-
-
 def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return a recorded spec of another version in the words of this one, without the keys that this one lacks.
 
@@ -418,6 +408,7 @@ def as_of_now(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
             section: Any = content
             for key in above:
                 section = section[key]
-            place, value = ".".join(map(str, [*above, name])), section.pop(name)
-            gone += [place] if value and value != WITHDRAWN.get(place) else []
+            value = section.pop(name)
+            if value and (value is True or value != 1):  # 1: each action once, one frame, one process, as now
+                gone.append(".".join(map(str, [*above, name])))
     return content, gone

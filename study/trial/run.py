@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,7 @@ from study.metrics import WARMUP_ITERATIONS
 from study.planning import evaluation_due, progress_of
 from study.ray_private import actors_of, connector_pieces, merged_connectors, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
-from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, attribute
-from study.space.settings import differences
+from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
 from study.trial.configuration import apply
 from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTorchLearner, NormalizedObservations
@@ -223,7 +222,7 @@ def read_built(
     effective = read_effective(algorithm, reports)
     if spec.script is None:
         effective["evaluation_backend"] = spec.environment.backend
-    if wrong := differences(spec, {**asked.setting, "seed": asked.seed}, effective):
+    if wrong := _differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
@@ -244,6 +243,22 @@ def read_built(
         placement=[place.to_json() for place in places],
     )
     return places, built
+
+
+def _differences(spec: StudySpec, asked: Mapping[str, Value], effective: Mapping[str, Any]) -> list[str]:
+    """Return one line for every value of a trial's setting that is not what runs; of a script's, that the study sets.
+
+    Floats that went through a 32-bit tensor may differ in the eighth digit.
+    """
+    script = {} if spec.script is None else spec.script.defaults
+    always, lines = (SCALE, "num_envs_per_env_runner", "train_batch_size"), []
+    for name, value in asked.items():
+        got: Any = effective.get(name)
+        number = isinstance(got, (int, float)) and not isinstance(got, bool)
+        is_set = name in always or script.get(name) != value
+        if is_set and not (number and abs(got - value) <= 1e-6 * abs(value)):
+            lines.append(f"{name}: asked {value}, got {got}")
+    return lines
 
 
 def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]) -> dict[str, Any]:

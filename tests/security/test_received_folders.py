@@ -19,10 +19,11 @@ from analysis.report import make_report, write
 from analysis.status import read_status
 from study.cli.commands import app, sync_study
 from study.cli.results import report
-from study.designs.holdup.certificate import export_yaml, make_certificate, verify
+from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, SpaceError, StudyError, TrackingError
 from study.evaluating.playing import evaluate_policy, find_policy, random_policy
+from study.exporting.script import trial_as_script, trial_of
 from study.mirrors.tracking_uri import ask_mlflow, asked_uri
 from study.records.files import check_own, write_atomically
 from study.records.folder import StudyFolder, pack
@@ -69,7 +70,7 @@ COMMANDS = {
     "status": lambda folder: read_status(folder.path),
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),
-    "export": lambda folder: export_yaml(folder, 10),
+    "export": lambda folder: trial_as_script(trial_of(folder, 0)),
     "evaluate": lambda folder: evaluate_policy(find_policy(folder.path, 0)),
     "random": lambda folder: evaluate_policy(random_policy(folder.path)),
     "open_study": lambda folder: open_study(folder.path),

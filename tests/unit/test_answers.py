@@ -99,6 +99,16 @@ def test_the_best_setting_of_a_search_is_the_one_with_the_highest_mean_score(end
     assert answer.rows.frame["num_env_runners"].tolist() == [2, 4]
 
 
+@pytest.mark.parametrize(("cores", "commands"), [(2, 0), (5, 1)])
+def test_real_runners_are_advised_with_a_command_only_where_this_machine_has_their_cpus(cores, commands):
+    rows = [run(1, runners=4, timing="emulated", final_return=480.0, score=0.96)]
+    answer = Study(study(rows, sheet={"space": "mine.yaml", "hardware": {"physical_cpus": cores}})).answer()
+    (fact,) = [each for each in answer.unknown if "Real ones need 5 CPUs." in each.text]
+    command = "python run_study.py --space mine.yaml --name invented_real --set execution=real"
+    assert fact.command == command * commands
+    assert ("--address" in fact.text) == (not commands)
+
+
 def assert_nothing_overlaps(each):
     """No run of a small sample lies outside of its axis, no letter outside of the picture, none upon another."""
     with figure.rc_context(figure.RC):

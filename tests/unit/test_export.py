@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from study.cli import commands as cli
-from study.designs.holdup.certificate import export_python, export_yaml, make_certificate
+from study.designs.holdup.certificate import make_certificate
 from study.errors import AnalysisError, SpaceError
 from study.exporting.script import plain_script, trial_as_script, trial_as_space, trial_of
 from study.records.folder import StudyFolder
@@ -59,18 +59,6 @@ def test_what_rllib_lacks_is_not_left_out_of_a_script() -> None:
             scripted(**changes)
 
 
-def test_a_winner_is_a_script_and_a_space_that_say_which_scales_were_confirmed(tmp_path: Path) -> None:
-    spec = holdup.holdup_spec()
-    study = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
-    text, rule = export_yaml(study, 9), make_certificate(study)["winner"]["rule"]
-    spec = parse_space(read_text(text, name="export"))
-    assert {name: spec.domain(name) for name in spec.parameter_names} == resolve(rule, 9)
-    assert [request.num_env_runners for request in requests_of(spec)] == [9, 9, 9]
-    assert (spec.tuned, spec.environment.target, spec.budget.env_steps, spec.holdup) == ({}, 450, 2000, None)
-    for warned in (text, export_python(study, 9)):
-        assert "# WARNING: this setting was not confirmed at 9 environment runners, only at 2, 3, 6." in warned
-
-
 # --- any trial of any study -------------------------------------------------------------------------------------
 
 
@@ -90,6 +78,23 @@ def exported(folder: StudyFolder, *words: str) -> str:
     done = CliRunner().invoke(cli.app, ["export", str(folder.path), *words])
     assert done.exit_code == 0, done.output
     return done.stdout
+
+
+def test_the_chosen_setting_of_a_hold_up_study_is_exported_for_any_number_of_runners(tmp_path: Path) -> None:
+    spec = holdup.holdup_spec()
+    study = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
+    text, chosen = exported(study, "--scale", "9", "--format", "yaml"), make_certificate(study)
+    again = parse_space(read_text(text, name="export"))
+    assert {name: again.domain(name) for name in again.parameter_names} == resolve(chosen["winner"]["rule"], 9)
+    assert [request.num_env_runners for request in requests_of(again)] == [9]
+    assert (again.tuned, again.environment.target, again.budget.env_steps, again.holdup) == ({}, 450, 2000, None)
+    warning = "# WARNING: these are its numbers for 9 environment runners, with which the trial did not run."
+    for said in (text, exported(study, "--scale", "9")):
+        assert warning in said and f"# The study chose this setting, which {chosen['sentence']}." in said
+    assert warning not in exported(study, "--scale", "6") == exported(study)
+    unfinished = holdup.write_study(tmp_path / "begun", spec, holdup.study_records(spec, until="confirm"))
+    refused = CliRunner().invoke(cli.app, ["export", str(unfinished.path)])
+    assert "a certificate needs a confirmed study" in str(refused.exception)
 
 
 def test_a_trial_of_a_search_is_exported_with_its_seed_and_what_became_of_it(tmp_path: Path) -> None:

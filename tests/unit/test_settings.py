@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from study.designs.holdup.stages import RLLIB_DEFAULTS, rivals_of, scaled_rivals
 from study.designs.search import default_setting
 from study.errors import SpaceError
-from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED
+from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, overlay
 from study.space.sections import GAMES, MOST_STUDIES, NUM_TEST_LEVELS, task_of
-from study.space.settings import fitted, overlay, resolve, rounded, runnable
+from study.space.settings import fitted, resolve, rounded, runnable
 from study.space.spec import StudySpec
 from tests.spaces import spec
 from tests.unit.test_stages import space

@@ -7,24 +7,21 @@ functions that decided.
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import asdict
 
 from study.designs.holdup.figures import FORMAT, as_json, content_of
-from study.designs.holdup.page import estimate, page
+from study.designs.holdup.page import page
 from study.designs.holdup.stages import STAGES, check_version, decide, requests_of
-from study.engine import OWN
 from study.errors import RecordError
-from study.exporting.script import plain_script, space_file
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger
 from study.records.records import RESTORE, Line, StageDecided, StudyOpened, TrialEnded, read_lines
 from study.space.parsing import parse_space, read_space
-from study.space.settings import WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
 from study.text import count
 
@@ -35,8 +32,6 @@ BY_THE_CLOCK = ("cpu_s_reserved", "foreign_cores", "stolen_cores")
 """What the summary of a trial holds beside sums and means of its records."""
 AT_MOST = 30
 """Differences that a message lists."""
-SEEDS = (1, 2, 3)
-"""Of the trials of a space file that trains the winner."""
 
 
 def make_certificate(folder: StudyFolder) -> dict[str, Any]:
@@ -206,51 +201,3 @@ def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySp
     command = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
     rule, fix = "a certificate needs a confirmed study", f"Go on with `{command}`."
     raise RecordError(where=str(folder.records), rule=rule, got=got, fix=fix)
-
-
-# --- the winner for use elsewhere: a plain RLlib script, and a space file --------------------------------------------
-
-
-def export_python(folder: StudyFolder, scale: int) -> str:
-    """Return a script that trains the winner at a scale with RLlib alone.
-
-    Args:
-        folder: A confirmed hold-up study.
-        scale: Environment runners, at least 1; one that was not confirmed is said to be so.
-
-    Raises:
-        RecordError: The study has no certificate yet, or its records break a rule.
-        AnalysisError: The training needs more than Gymnasium and RLlib.
-    """
-    content, spec = make_certificate(folder), folder.identity().parse()
-    setting = fitted(spec, content["winner"]["rule"], scale)
-    return plain_script(spec, setting, header=_header(content, scale), iterations=None)
-
-
-def export_yaml(folder: StudyFolder, scale: int) -> str:
-    """Return a space file that trains the winner at a scale; as `export_python` else."""
-    content, spec = make_certificate(folder), folder.identity().parse()
-    setting = fitted(spec, content["winner"]["rule"], scale)
-    description = f"The winner of the hold-up study {content['study']['name']} at {scale} environment runners"
-    header = _header(content, scale)
-    return space_file(spec, setting, header=header, description=description, seeds=SEEDS)
-
-
-def _header(content: Mapping[str, Any], scale: int) -> Iterator[str]:
-    """Yield what a reader must know of where the numbers come from."""
-
-    def found(arm: Mapping[str, Any]) -> str:
-        return f"score {estimate(arm['score'], 3)}, solved {arm['solved']} of {arm['n']}"
-
-    study, arms, scales = content["study"], content["arms"], content["scales"]
-    confirmed = sorted({scales["target"], scales["small"], *scales["unseen"]})
-    yield f"The winner of the hold-up study '{study['name']}' ({study['id']}) at {scale} environment runners."
-    yield f"Setting {content['winner']['digest']}, space {study['space_digest']}."
-    yield f"Verdict at {scales['target']} environment runners: {content['sentence']}."
-    yield "At every scale: " + ", ".join(f"{name}: {value}" for name, value in content["winner"]["rule"].items())
-    if scale not in confirmed:
-        shown = ", ".join(map(str, confirmed))
-        yield f"WARNING: this setting was not confirmed at {scale} environment runners, only at {shown}."
-    for name, engine in ((WINNER, content["engine"]), (WINNER_RLLIB, OWN)):
-        if arm := arms.get(f"{name}@{scale}"):
-            yield f"Confirmed at {scale} under {engine}: {found(arm)} test seeds."

@@ -136,14 +136,10 @@ class StageKeeper(Course):
         judges = started.stage in STAGES and STAGES[started.stage].judges
         others = (row.first_episode for row in self._ledger.rows.values() if row.trial != started.trial)
         is_frozen = judges and frozen is not None and started.digest in frozen.settings
-        if started.seed in holdup_of(self._spec).test_seeds and not is_frozen:
-            broken = f"test seed {started.seed} is for settings that are frozen"
-        elif not judges and first != 0:
-            broken = "only runs of the confirmation play other episodes than the first ones"
-        elif judges and any(abs(first - each) < size for each in others):
-            broken = "a run of the confirmation plays episodes that no other trial plays"
-        else:
+        plays_its_own = all(abs(first - each) >= size for each in others) if judges else first == 0
+        if plays_its_own and (is_frozen or started.seed not in holdup_of(self._spec).test_seeds):
             return
-        got = f"{started.digest} in stage {started.stage}, episodes {first} to {first + size - 1}"
+        rule = "test seeds, and evaluation episodes that no other trial plays, are for runs of frozen settings"
+        got = f"{started.digest} in stage {started.stage}, seed {started.seed}, episodes from {first} on"
         fix = "This is a fault of this program; please report it."
-        raise RecordError(where=f"trial {started.trial}", rule=broken, got=got, fix=fix)
+        raise RecordError(where=f"trial {started.trial}", rule=rule, got=got, fix=fix)

@@ -21,9 +21,9 @@ from study.engine import OWN, engine_of_space
 from study.errors import RecordError
 from study.records.ledger import TrialRow
 from study.records.records import RESTORE, SettingsFrozen, StageDecided, TrialRequest, digest_of
-from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, SCALE, Value
+from study.space.parameters import PARAMETERS, REFERENCE_MINIBATCH, SCALE, Value, overlay
 from study.space.sections import HoldUpSpec
-from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, Variant, overlay, resolve
+from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, Variant, resolve
 from study.space.spec import StudySpec
 
 PROTOCOL = 6
@@ -56,39 +56,31 @@ def holdup_of(spec: StudySpec) -> HoldUpSpec:
     return spec.holdup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmPlan:
-    """What an arm is to run: its setting at a scale, on the first `num_seeds` of `holdup.test_seeds`."""
+def confirmations(
+    spec: StudySpec, winner: Setting, best_small: Setting, rivals: Mapping[str, Setting]
+) -> list[TrialRequest]:
+    """Return the runs of the arms of a confirmation, arm by arm in the order of the certificate.
 
-    name: str
-    setting: Setting
-    scale: int
-    num_seeds: int
-    variant: Variant = "study"
-
-
-def planned_arms(spec: StudySpec, winner: Setting, best_small: Setting, rivals: Mapping[str, Setting]) -> list[ArmPlan]:
-    """Return the arms of a confirmation, in the order of the certificate: all on as many test seeds as the winner.
-
-    The winner and the small scale's best run under RLlib's own parts too, unless these are the study's engine. Where
-    both have the same numbers at the small scale, the winner is its own reference there.
+    All have as many test seeds as the winner, but for the winner and the small scale's best under RLlib's own parts,
+    which run unless these are the study's engine. Where both have the same numbers at the small scale, the winner is
+    its own reference there.
     """
     holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
-    scales = (target, small, *holdup.unseen_scales)
-    arms = [ArmPlan(name=WINNER, setting=winner, scale=scale, num_seeds=sizes.num_seeds) for scale in scales]
+    arms = [(WINNER, winner, scale) for scale in (target, small, *holdup.unseen_scales)]
     if resolve(best_small, small) != resolve(winner, small):
-        arms.append(ArmPlan(name=BEST_SMALL, setting=best_small, scale=small, num_seeds=sizes.num_seeds))
-    arms += [
-        ArmPlan(name=name, setting=setting, scale=target, num_seeds=sizes.num_seeds) for name, setting in rivals.items()
+        arms.append((BEST_SMALL, best_small, small))
+    arms += [(name, setting, target) for name, setting in rivals.items()]
+    of_rllib = [(WINNER_RLLIB, winner, target), (BEST_SMALL_RLLIB, best_small, small)]
+    variants: list[tuple[Variant, list[tuple[str, Setting, int]], int]] = [("study", arms, sizes.num_seeds)]
+    if engine_of_space(spec) != OWN:
+        variants.append(("stock", of_rllib, sizes.num_seeds_rllib))
+    return [
+        TrialRequest(stage=Confirm.name, num_env_runners=scale, seed=seed, setting=setting, name=name, variant=variant)
+        for variant, here, num_seeds in variants
+        for name, setting, scale in here
+        for seed in holdup.test_seeds[:num_seeds]
     ]
-    own = ((WINNER_RLLIB, winner, target), (BEST_SMALL_RLLIB, best_small, small))
-    if sizes.num_seeds_rllib and engine_of_space(spec) != OWN:
-        arms += [
-            ArmPlan(name=name, setting=setting, scale=scale, num_seeds=sizes.num_seeds_rllib, variant="stock")
-            for name, setting, scale in own
-        ]
-    return arms
 
 
 def rival_names(holdup: HoldUpSpec) -> list[str]:
@@ -324,22 +316,10 @@ class Confirm(Stage):
         (digest, *others), evidence = standing(known, sum(holdup.race.blocks))
         small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
         winner, best_small = known.settings[digest], known.settings[small]
-        arms = planned_arms(spec, winner, best_small, rivals_of(holdup, winner, best_small))
-        requests = [
-            TrialRequest(
-                stage=self.name,
-                num_env_runners=arm.scale,
-                seed=seed,
-                setting=arm.setting,
-                name=arm.name,
-                variant=arm.variant,
-            )
-            for arm in arms
-            for seed in holdup.test_seeds[: arm.num_seeds]
-        ]
+        requests = confirmations(spec, winner, best_small, rivals_of(holdup, winner, best_small))
         shuffled = np.random.default_rng([spec.search.sampler_seed, 1]).permutation(len(requests))
         ordered = sorted((requests[index] for index in shuffled), key=lambda request: request.variant != "study")
-        size = spec.evaluation.episodes
+        size, settings = spec.evaluation.episodes, [each.setting or {} for each in requests]
         return Outcome(
             requests=[
                 structs.replace(request, first_episode=(1 + number) * size) for number, request in enumerate(ordered)
@@ -347,7 +327,7 @@ class Confirm(Stage):
             kept=[digest],
             dropped=others,
             evidence=evidence | {BEST_SMALL: small},
-            frozen=SettingsFrozen(winner=digest, settings={digest_of(arm.setting): dict(arm.setting) for arm in arms}),
+            frozen=SettingsFrozen(winner=digest, settings={digest_of(each): dict(each) for each in settings}),
         )
 
 
@@ -372,9 +352,9 @@ def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
         racing = math.ceil(racing / 2)
     found = Counter[tuple[int, Variant]]({(holdup.target_scale, "study"): at_target})
     found.update((scale, "study") for scale in scales_searched(holdup, spec.scales))
-    for arm in planned_arms(spec, {}, {"lr": 1.0}, {name: {} for name in rival_names(holdup)}):
-        found[arm.scale, arm.variant] += arm.num_seeds
-    return +found
+    asked = confirmations(spec, {}, {"lr": 1.0}, {name: {} for name in rival_names(holdup)})
+    found.update((request.num_env_runners, request.variant) for request in asked)
+    return found
 
 
 def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:

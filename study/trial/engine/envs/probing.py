@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import gymnasium
 import numpy as np
 
-from study.errors import Fault, SpaceError, StudyError, TrialError, in_one_line
+from study.errors import SpaceError, StudyError, TrialError
 from study.machine.shape import Speeds
 from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
@@ -127,8 +127,7 @@ def probe(spec: EnvironmentSpec, source_name: str, *, apart: bool = False) -> Sp
     try:
         return _called(spec, _probe, spec) if apart else _probe(spec)
     except StudyError as error:
-        fault = Fault(where=error.where, rule=error.rule, got=error.got, fix=error.fix)
-        raise SpaceError(source_name, [fault]) from error
+        raise SpaceError(source_name, [error.fault]) from error
     except (Exception, SystemExit) as error:
         where, rule = ID, f"'{spec.id}' must be made with {spec.kwargs}, and closed"
         got, fix = described(error), _TRY
@@ -217,7 +216,7 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
     if isinstance(error, SpaceError):
         reason = " ".join(fault.problem for fault in error.faults)
     elif isinstance(error, StudyError):
-        reason = in_one_line(where="", rule=error.rule, got=error.got, fix="")
+        reason = error.fault.problem
     return reason, f"Install on every node what '{env_id}' needs, and make it work there."
 
 
