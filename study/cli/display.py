@@ -138,7 +138,9 @@ def _how_far(
         f"{counts['failed']} failed" if counts["failed"] else "",
         best,
         f"{len(running)} running{f' ({starting} starting)' if starting else ''}" if running else "",
-        f"about {duration(left.seconds)} left, by the median of n={left.n} trials" if left is not None else "",
+        f"about {duration(left.seconds)} left, by the median of n={left.n} trials"
+        if left is not None and left.seconds >= 1
+        else "",
     ]
     return " · ".join(filter(None, parts))
 

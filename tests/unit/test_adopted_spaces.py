@@ -51,13 +51,14 @@ OF_DQN = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_r
     ],
 )
 def test_what_can_be_varied_depends_on_the_algorithm_and_on_schedules(changes, batch):
-    known = facts(**changes, searched=["broadcast_interval", "gamma"])
+    known = facts(**changes, searched=["broadcast_interval", "lr"])
     text = space_text(known, config="my_train.py")
     spec = read_back(text, known)
     assert (spec.scales, "lr" in spec.tuned) == ((1, 2, 4), "schedules" not in changes)
     found = spec.tuned.get("train_batch_size")
     assert (None if found is None else (found.low, found.high)) == batch
-    assert "`broadcast_interval` and `gamma`" in text
+    assert "`broadcast_interval` and `lr`" in text
+    assert ("(drawn)" in text) == ("lr" in spec.tuned)
     assert spec.budget.env_steps == 100 * known.values["train_batch_size"]  # its end is not known
 
 
