@@ -194,7 +194,7 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 def test_a_folder_of_studies_is_shown(tmp_path, monkeypatch):
     search = synthetic.make_folder(tmp_path / "a", "sqlite:///x.db")
     synthetic.append(search, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
-    holdup.write_study(tmp_path / "b", holdup.holdup_spec(), holdup.study_records(holdup.holdup_spec()))
+    holdup.write_study(tmp_path / "b", holdup.holdup_spec())
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "study.json").write_text("garbage")
     text = CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output

@@ -319,7 +319,7 @@ def test_an_identity_that_is_gone_starts_nothing_anew(whole, tmp_path):
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     space = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
+    folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space)
     write_certificate(folder)
     packed = pack(folder, Path(tmp_path_factory.mktemp("packed")) / "demo")
     write_certificate(packed)

@@ -232,7 +232,7 @@ def test_bad_input_gives_an_answer_and_every_table_with_a_sentence(rows, words, 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     spec = holdup.holdup_spec()
-    return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec, holdup.study_records(spec))
+    return holdup.write_study(tmp_path_factory.mktemp("study") / "demo", spec)
 
 
 @pytest.mark.parametrize("content", ['{"verdict": ', "[]", '{"verdict": 1}'])
