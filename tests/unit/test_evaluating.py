@@ -32,7 +32,7 @@ def played(returns, **changes):
 
 
 def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space_by_the_textbook():
-    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=30, environment__target=22)
+    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=10, environment__target=22)
     content = json.loads(json.dumps(evaluated.to_json(), allow_nan=False))
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
     assert (content["suggested_floor"], evaluated.num_solved, evaluated.solved.value) == (22, 2, 0.5)
