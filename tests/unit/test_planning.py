@@ -1,5 +1,6 @@
 """What a study plans: its trials, what each needs, how it runs, how long it takes, and what its times are worth."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -266,41 +267,36 @@ def test_guesses_follow_what_costs_time():
 # --- what is said of it first -----------------------------------------------------------------------------------------
 
 
-SCALES = {"parameters__num_env_runners": [1, 2, 4, 8, 16, 32, 46], "parameters__lr": {"low": 1e-4, "high": 1e-2}}
+TUNED = {"low": 1e-4, "high": 1e-2}
+SCALES = {"parameters__num_env_runners": [1, 2, 4, 8, 16, 32, 46], "parameters__lr": TUNED, "execution": "emulated"}
 PLAYED = {"execution": "emulated", "evaluation__episodes": 10, "evaluation__num_evaluations": 5}
+WIDER = {"execution": "real", "parameters__num_env_runners": [1, 4, 59]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "here", "words"),
+    ("changes", "here", "said"),
     [
-        ({}, (2, 2), ["Emulated: trials of 1, 2 and 4 runners.", "up to 5 CPUs, there are 2 cores"]),
-        ({}, (5, 5), []),
-        ({"execution": "emulated"}, (2, 2), []),
+        ({}, (2, 2), r"Emulated: trials of 1, 2 and 4 runners\..*up to 5 CPUs, there are 2 cores"),
+        ({}, (5, 5), None),
+        ({"execution": "emulated"}, (2, 2), None),
+        (WIDER, (60, 2), r"Oversubscribed: trials of 4 and 59 runners \(5 CPUs .*; 60 CPUs .*--set execution=emulated"),
         (
-            {"execution": "real", "parameters__num_env_runners": [1, 4, 59]},
-            (60, 2),
-            [
-                "Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs",
-                "--set execution=emulated",
-            ],
-        ),
-        (
-            {**SCALES, "execution": "emulated", "search": {"num_trials": 14}},
+            {**SCALES, "search": {"num_trials": 14}},
             (2, 2),
-            ["Few trials: 14 trials over 7 numbers of runners are about 2 for each", "--trials"],
+            "Few trials: 14 trials over 7 .* about 2 for each.*--trials",
         ),
-        ({**SCALES, "execution": "emulated", "search": {"num_trials": 21}}, (2, 2), []),
-        ({**SCALES, "execution": "emulated", "search": {"num_trials": 14, "sampler": "random"}}, (2, 2), []),
-        ({**PLAYED, "speeds": None}, (2, 2), ["Endless: no episode of CartPole-v1 ended", "takes 3 min of CPU"]),
-        ({**PLAYED, "speeds": 100.0}, (2, 2), []),
+        ({**SCALES, "search": {"num_trials": 21}}, (2, 2), None),
+        ({**SCALES, "search": {"num_trials": 14, "sampler": "random"}}, (2, 2), None),
+        ({**PLAYED, "speeds": None}, (2, 2), "Endless: no episode of CartPole-v1 ended.*takes 3 min of CPU"),
+        ({**PLAYED, "speeds": 100.0}, (2, 2), None),
     ],
 )
-def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, words):
+def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, said):
     space = spec(**{name: value for name, value in changes.items() if name != "speeds"})
     speeds = Speeds(step_s=2e-3, episode_steps=changes["speeds"]) if "speeds" in changes else None
     found = [*remarks(space, make_plan(space, replace(cluster(local=here), speeds=speeds)))]
-    assert len(found) == bool(words)
-    assert all(line.startswith(words[0]) and words[1] in line for line in found)
+    assert len(found) == (said is not None)
+    assert all(re.match(said, line) for line in found)
 
 
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------
