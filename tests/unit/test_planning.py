@@ -283,7 +283,7 @@ WIDER = {"execution": "real", "parameters__num_env_runners": [1, 4, 59]}
         (
             {**SCALES, "search": {"num_trials": 14}},
             (2, 2),
-            "Few trials: 14 trials over 7 .* about 2 for each.*--trials",
+            "Few trials: 14 trials over 7 .* about 2 for .*--trials",
         ),
         ({**SCALES, "search": {"num_trials": 21}}, (2, 2), None),
         ({**SCALES, "search": {"num_trials": 14, "sampler": "random"}}, (2, 2), None),
