@@ -269,7 +269,7 @@ class _Session:
 
         def to_config(started: TrialStarted) -> dict[str, Any]:
             learners = started.setting.get(LEARNERS)
-            varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
+            varied = None if learners is None else conductor.spec.having(resources={LEARNERS: int(learners)})
             space = json.dumps(varied.to_json()) if varied else specs[started.variant]
             return {TRIAL: TrialConfig(space=space, started=started, script=script)}
 
