@@ -66,7 +66,7 @@ def launch(
         fix = "Drop them; options of ssh stand in ~/.ssh/config."
         raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
     file = find_space(options.one_space(named or None, space))
-    spec = options.load(str(file), set_, trials)
+    spec = options.load(str(file), set_, trials).spec
     options.check_stage(until, spec)
     arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
     arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}
