@@ -36,10 +36,9 @@ from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
 from study.space.parsing import Source, parse_space
 from study.space.settings import runnable
 from study.space.spec import ScriptFacts, ScriptSource
-from study.trial.configuration import apply
+from study.trial.configuration import SET_BY_STUDY, apply, learner_obstacle, runner_obstacle
 from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
 from study.trial.experiment import make_environment, of_gymnasium, pickled
-from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
 """RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""

@@ -1,21 +1,16 @@
 """Runs a person's script up to where it would train, in a process of its own, and finds its `AlgorithmConfig`.
 
-`study.adopted.loading` starts the process with a folder that holds `request.json`; `answer.pkl` goes there too: what is
-known, the faults, or the traceback of a fault of this program. Nothing of Ray starts: `ray.init` is skipped, and the
-first call of `tune.Tuner`, of `tune.run` or of an algorithm's constructor ends the script, by an exception that
-`except Exception` does not catch.
+Nothing of Ray starts: `ray.init` is skipped, and the first call of `tune.Tuner`, of `tune.run` or of an algorithm's
+constructor ends the script, by an exception that `except Exception` does not catch.
 """
 
 import contextlib
 import inspect
-import json
 import os
-import pickle
 import sys
 import traceback
 import types
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,39 +22,30 @@ from ray.tune.registry import get_trainable_cls
 from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
 from study.adopted.describing import Launch, Surroundings, adopted_from, mistake
-from study.adopted.loading import last_line
+from study.adopted.loading import Adopted
 from study.errors import SpaceError
+from study.machine.apart import last_line
 from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
-from study.text import one_line
 
 _NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
 _RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
 _LOOKED_FOR = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
-_LONGEST = 300
-"""Characters of what was found that a message shows."""
 
 
 class Launched(BaseException):
     """The script would train now: nothing after this line is needed."""
 
 
-def main(folder: str) -> NoReturn:
-    """Read the request in a folder, find the configuration, write the answer and end the process."""
-    place = Path(folder)
-    request = json.loads((place / "request.json").read_text())
-    answer: Any
-    try:
-        file = Path(request["file"])
-        before, script = Surroundings(file), Script(file, place)
-        launch = script.run(request["args"], request["name"])
-        answer = adopted_from(launch, module=script.module, file=file, before=before, variables=script.variables)
-    except SpaceError as error:
-        answer = [replace(fault, got=one_line(fault.got, _LONGEST)) for fault in error.faults]
-    except BaseException as error:  # noqa: BLE001 (the parent says it: a fault of this program)
-        answer = "".join(traceback.format_exception(error))
-    (place / "answer.pkl").write_bytes(pickle.dumps(answer))
-    os._exit(0)  # threads and exit handlers of the script may wait for ever
+def adopted_of(file: Path, name: str, args: Sequence[str]) -> Adopted:
+    """Run a script in this process, which serves for nothing else then; return what is known of its configuration.
+
+    Raises:
+        SpaceError: It has none, or one that cannot be studied.
+    """
+    before, script = Surroundings(file), Script(file)
+    launch = script.run(args, name)
+    return adopted_from(launch, module=script.module, file=file, before=before, variables=script.variables)
 
 
 def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:
@@ -95,15 +81,15 @@ class Script:
         variables: Environment variables that it would give to Ray's processes.
     """
 
-    def __init__(self, file: Path, place: Path) -> None:
+    def __init__(self, file: Path) -> None:
         self.module: types.ModuleType
         self.variables: dict[str, str] = {}
-        self._file, self._place = file, place
+        self._file = file
         self._ended: Launch | SpaceError | None = None
         """The training with which the script ended, or why it cannot be studied."""
         self._replace_ray()
 
-    def run(self, args: list[str], name: str) -> Launch:
+    def run(self, args: Sequence[str], name: str) -> Launch:
         """Run the file, as a module where one of its names is wanted; return what it trains, or what is named."""
         self.module = types.ModuleType(self._file.stem if name else "__main__")
         self.module.__file__ = str(self._file)
@@ -151,7 +137,7 @@ class Script:
         if isinstance(problem, SystemExit):
             with contextlib.suppress(Exception):  # the script may have closed it
                 sys.stdout.flush()
-            got = f"the end of its process with {problem.code}, after it wrote: {last_line(self._place)}"
+            got = f"the end of its process with {problem.code}, after it wrote: {last_line()}"
         frames = traceback.extract_tb(problem.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(self._file)]
         if isinstance(problem, SyntaxError) and problem.filename == str(self._file):

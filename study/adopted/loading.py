@@ -4,34 +4,33 @@ A script runs in a process of its own (`study.adopted.finding`), up to where it 
 nothing of Ray starts. What is wrong with it is one fault.
 """
 
-import contextlib
+import functools
 import hashlib
 import json
 import math
 import os
-import pickle
 import shlex
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.errors import Fault, SpaceError
+from study.errors import SpaceError
+from study.machine.apart import called_apart
 from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
 from study.space.parameters import SCALE
 from study.space.parsing import Source, parse_space, read_space, written
 from study.space.spec import ScriptFacts, StudySpec
-from study.text import listed
+from study.text import listed, one_line
 
 TIMEOUT_S = 900.0
 """Seconds that a script may take to come to its training and to make its environment, with the import of RLlib."""
-_ROOT = Path(__file__).resolve().parents[2]
-_CHILD = "import sys; sys.path[0] = sys.argv[2]; from study.adopted.finding import main; main(sys.argv[1])"
+_FINDS = "study.adopted.finding:adopted_of"
+"""What runs a script there."""
+_LONGEST = 300
+"""Characters of what was found that a message shows."""
 _READ: dict[str, "Adopted"] = {}
 """What was read in this process already."""
 
@@ -126,7 +125,6 @@ def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -
 
     Raises:
         SpaceError: There is no such file, or it has no configuration, several, or one that cannot be studied; says why.
-        RuntimeError: This program has failed there.
     """
     before, _, name = text.rpartition(":")
     place, name = (before, name) if before.endswith(".py") else (text, "")
@@ -137,62 +135,19 @@ def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -
     if not file.is_file():
         fix = "Check the path; it begins in the folder in which the command is typed."
         raise SpaceError.of(text, where=where, rule="no such file", got=f"'{place}'", fix=fix)
-    request = {"file": str(file), "name": name, "args": list(args)}
-    key = json.dumps([request, hashlib.sha256(file.read_bytes()).hexdigest()], sort_keys=True)
+    key = json.dumps([str(file), name, list(args), hashlib.sha256(file.read_bytes()).hexdigest()])
     if key not in _READ:
-        answer = _answer(request)
-        if isinstance(answer, str):
-            raise RuntimeError(f"reading {text} failed:\n{answer}")
-        if not isinstance(answer, Adopted):
-            faults = [replace(each, where=": ".join(filter(None, [where, each.where]))) for each in answer]
-            raise SpaceError(text, faults)
-        _READ[key] = answer
-    return _READ[key]
-
-
-def _answer(request: Mapping[str, Any]) -> Adopted | Sequence[Fault] | str:
-    with tempfile.TemporaryDirectory(prefix="study-config-") as folder:
-        place = Path(folder)
-        (place / "request.json").write_text(json.dumps(request))
-        code = _run(place)
-        if (file := place / "answer.pkl").exists():
-            # Of the process that has run the script: to unpickle it runs nothing that has not run.
-            answer: Adopted | Sequence[Fault] | str = pickle.loads(file.read_bytes())
-            return answer
-        ended = f"no end within {TIMEOUT_S:g} s" if code is None else f"code {code}"
-        got = f"{ended}, after it wrote: {last_line(place)}"
-        if code == -signal.SIGKILL:
-            got = "it was killed, as the system does where memory is short"
         rule, fix = "its process must come to its training", "Run the script by itself until it trains."
-        return [Fault(where="", rule=rule, got=got, fix=fix)]
-
-
-def _run(place: Path) -> int | None:
-    """Run the process that executes the script; return its exit code, None where it ran past its limit."""
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # finds this package anywhere
-    with (place / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(place), os.getcwd()],  # noqa: PTH109 (text for the child)
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": path},
-            start_new_session=True,
-        )
-    try:
-        return process.wait(TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def last_line(place: Path) -> str:
-    """Return what the process of a script wrote last."""
-    lines = (place / "output.txt").read_text(errors="replace").split("\n")
-    return next((line.strip()[:200] for line in reversed(lines) if line.strip()), "nothing")
+        ended = functools.partial(SpaceError.of, "script", where="", rule=rule, fix=fix)
+        try:
+            _READ[key] = called_apart(_FINDS, file, name, args, limit_s=TIMEOUT_S, otherwise=ended)
+        except SpaceError as error:
+            faults = [
+                replace(each, where=": ".join(filter(None, [where, each.where])), got=one_line(each.got, _LONGEST))
+                for each in error.faults
+            ]
+            raise SpaceError(text, faults) from error
+    return _READ[key]
 
 
 # --- a space around a script ----------------------------------------------------------------------------------------

@@ -5,8 +5,9 @@ import json
 import secrets
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, get_args
 
 from study.adopted.loading import adopted_by
@@ -29,12 +30,12 @@ from study.records.ledger import Ledger, TrialRow
 from study.records.provenance import provenance
 from study.records.records import RecordLog, StudyClosed, TrialStarted, read_lines
 from study.space.parsing import written
+from study.space.rules import tables
 from study.space.sections import LEARNERS, MOST_STUDIES
 from study.space.settings import Variant, spec_of
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import probe_study, speeds_of
-from study.trial.settling import with_lasting_learner, with_lasting_process
+from study.trial.engine.envs.probing import in_own_processes, probe_study, sharing_of, speeds_of
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -317,3 +318,56 @@ def _trial_name(trial: Any) -> str:
 
     started: TrialStarted = trial.config[TRIAL].started
     return f"trial_{started.trial:05d}_{started.attempt}"
+
+
+# --- what `auto` stands for, settled before the first trial; all sessions and nodes of the study keep it --------------
+
+
+def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], None]) -> StudySpec:
+    """Return the spec of a new study with what `environment.process: auto` stands for; its environment is tried.
+
+    `note` is called with a line where no two environments may share a process, or where that is not known.
+
+    Raises:
+        SpaceError: None may share a process, and the study would let several do so.
+    """
+    name = f"'{spec.environment.id}'"
+    sharing = sharing_of(spec.environment) if spec.environment.process == "auto" else "harmless"
+    if sharing == "unknown":
+        note(
+            f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
+            "in one process disturb each other. If it keeps state in its process, set environment.process=own."
+        )
+    if sharing != "wrong":
+        return spec
+    own = in_own_processes(spec)
+    if faults := [*tables(own)]:
+        raise SpaceError(source, faults)
+    note(f"{name} plays another episode where a second one is in its process, so that no two share one.")
+    return own
+
+
+def with_lasting_learner(
+    spec: StudySpec, *, is_new: bool, jax_obstacle: str, source: str, note: Callable[[str], None]
+) -> StudySpec:
+    """Return the spec with the learner that `auto` stands for; of a resumed study it is settled already.
+
+    `jax_obstacle` says why JAX cannot be used here, beside the environment; `note` is called with a line where RLlib's
+    own learner stands in for the fused one.
+
+    Raises:
+        SpaceError: The study learns with JAX, which is not installed here.
+    """
+    learner = spec.learner
+    if is_new and learner == "auto" and not spec.fused_obstacle:
+        learner = "rllib" if jax_obstacle else "fused"
+        if jax_obstacle and spec.algorithm == "A2C":
+            rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
+            raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
+        if jax_obstacle:
+            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
+    if learner == "fused" and find_spec("jax") is None:
+        rule, got = "this study learns with `fused`, which needs JAX", "none here"
+        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
+    return spec.model_copy(update={"learner": learner})

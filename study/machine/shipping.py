@@ -9,12 +9,13 @@ import importlib.util
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from study.errors import ClusterError
+from study.machine.apart import loaded_names
 from study.space.sections import EnvironmentSpec
 
 LEFT_OUT = ("__pycache__", ".git", ".venv")
@@ -66,20 +67,6 @@ def own_modules(environment: EnvironmentSpec) -> tuple[OwnModule, ...]:
         return ()
     beside = [each for each in loaded_modules() if each.path.parent == first.path.parent and each.travels]
     return (first, *(each for each in beside if each != first))
-
-
-_imported_elsewhere: set[str] = set()
-"""Top-level modules that other processes imported, which played an environment for this one."""
-
-
-def loaded_names() -> set[str]:
-    """Return the top-level modules that this process has imported, or another one for it."""
-    return {name.partition(".")[0] for name in tuple(sys.modules)} | _imported_elsewhere
-
-
-def note_imports(names: Iterable[str]) -> None:
-    """Remember what a process has imported that played an environment for this one."""
-    _imported_elsewhere.update(names)
 
 
 def loaded_modules() -> tuple[OwnModule, ...]:

@@ -79,8 +79,8 @@ def tried(script: Path, name: str, *, out: Path, read_only: bool, emulate: int |
     except SpaceError as error:
         fault = error.faults[0]
         outcome, line = "refused", f"{fault.where.removeprefix('--config: ')}: {fault.problem}"
-    except RuntimeError as error:  # a fault of this program
-        outcome, line = "failed", str(error).strip().splitlines()[-1]
+    except Exception as error:  # noqa: BLE001 (a fault of this program)
+        outcome, line = "failed", f"{type(error).__name__}: {error}"
     else:
         outcome, line = ("read", "") if read_only else run(script, name, arguments, out, emulate)
         line = "; ".join(filter(None, [described(facts), line]))

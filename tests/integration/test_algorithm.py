@@ -16,11 +16,11 @@ from study.exporting.script import plain_script
 from study.planning import remarks
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
+from study.trial.configuration import SET_BY_STUDY, same
 from study.trial.engine.envs.environments import make_env
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.runner import StockEnvRunner
-from study.trial.parts import SET_BY_STUDY, same
 from tests.integration.trials import built_config, config_of
 from tests.spaces import cluster, spec
 

@@ -11,10 +11,10 @@ from analysis.fingerprint import differing
 from analysis.scaling.blocks import select
 from analysis.scaling.clock import scaling
 from study.driver.opening import RunOptions, new_identity
+from study.driver.run import with_lasting_learner
 from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError
 from study.space.parameters import SCALE
-from study.trial.settling import with_lasting_learner
 from tests.examples import example
 from tests.spaces import spec
 
@@ -109,7 +109,7 @@ def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax(lasting):
 
 @pytest.mark.parametrize(("asked", "recorded"), [("auto", "fused"), ("fused", None)])
 def test_a_study_of_the_fused_learner_does_not_go_on_without_jax(lasting, monkeypatch, asked, recorded):
-    monkeypatch.setattr("study.trial.settling.find_spec", lambda name: None)
+    monkeypatch.setattr("study.driver.run.find_spec", lambda name: None)
     with pytest.raises(SpaceError, match="learner: this study learns with `fused`, which needs JAX, got none here"):
         lasting[0](spec(learner=asked), recorded, "JAX is not installed")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
+from study.driver.run import with_lasting_process
 from study.errors import SpaceError, TrialError
 from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
@@ -21,7 +22,6 @@ from study.trial.engine.envs.probing import (
     speeds_of,
     why_not_here,
 )
-from study.trial.settling import with_lasting_process
 from tests.spaces import spec
 
 needs_envpool = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reason="envpool is not installed")
@@ -234,11 +234,13 @@ def test_what_is_missing_on_a_node_is_named(tmp_path, monkeypatch):
             assert missing in rule and "every node" in fix
 
 
-def test_an_environment_is_played_for_a_moment_and_a_failing_one_says_nothing():
+def test_an_environment_is_played_for_a_moment_until_it_fails():
     found = speeds_of(spec(environment__id="CartPole-v1").environment)
     assert 10 < found.episode_steps < 60 and found.observation_shape == (4,)
     assert 0 < found.step_s < 0.1
     assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None
+    fails = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 3}}
+    assert speeds_of(spec(**fails).environment).step_s > 0
 
 
 # --- simulators that keep state in their process ---------------------------------------------------------------------

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from study.errors import TrialError
+from study.machine.apart import called_apart
 from study.space.sections import EnvironmentSpec
 from study.trial.engine.envs.environments import make_env
-from study.trial.engine.envs.probing import called_apart
 from study.trial.failures import causes, described, original, was_lost, within
 from tests.driven import Driven
 from tests.spaces import spec
@@ -26,7 +26,7 @@ def play(spec: EnvironmentSpec) -> None:
 def test_the_line_of_an_environment_is_named_here_and_from_another_process() -> None:
     spec = EnvironmentSpec(id="tests.environments:Raises", kwargs={"at_step": 1})
     said = []
-    for call in (play, functools.partial(called_apart, play, limit_s=60.0)):
+    for call in (play, functools.partial(called_apart, play, limit_s=60.0, otherwise=TrialError)):
         with pytest.raises(ZeroDivisionError) as caught:
             call(spec)
         said.append(described(caught.value))

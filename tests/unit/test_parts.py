@@ -21,9 +21,8 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
-from study.trial.configuration import apply
+from study.trial.configuration import SET_BY_STUDY, apply, learner_obstacle, runner_obstacle, same
 from study.trial.measure import custom_metrics
-from study.trial.parts import SET_BY_STUDY, learner_obstacle, runner_obstacle, same
 from tests.script_facts import facts, script_spec
 
 OwnPPO, OwnModule, OwnLearner, OwnRunner, Foreign = (

@@ -4,25 +4,19 @@ import contextlib
 import copy
 import functools
 import math
-import os
 import pickle
 import random
-import subprocess
-import sys
-import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
 
 from study.errors import SpaceError, StudyError, TrialError
+from study.machine.apart import called_apart
 from study.machine.shape import Speeds
-from study.machine.shipping import loaded_names, note_imports
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import ID, are_trainable, make_env
@@ -31,6 +25,9 @@ from study.trial.failures import described, original, within
 _TRY = (
     "Try it in Python, as Gymnasium has it: reset(seed=0) returns (observation, info), step(action) returns "
     "(observation, reward, terminated, truncated, info)."
+)
+_ENDED = functools.partial(
+    TrialError, where=ID, rule="the process of an environment must live until it is closed", fix=_TRY
 )
 PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
@@ -42,58 +39,11 @@ _CHANNELS = (1, 3, 4)
 """Of an image in grey, in colour, and of four frames: no image has so few rows."""
 
 
-# --- a process of its own --------------------------------------------------------------------------------------------
-
-
-def called_apart(function: Callable[..., Any], *args: Any, limit_s: float) -> Any:
-    """Return what a function returns in a process of its own, which sees the same modules as this one.
-
-    An environment may end the process, leave threads in it that never end, or write much to its standard output, which
-    is lost. Whatever is imported there counts as imported by the study: it is brought to other nodes.
-
-    Raises:
-        TrialError: The process ended, or did not answer within `limit_s` seconds, and was ended.
-        Exception: Whatever the function raises, with its traceback there as a note.
-    """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-    with tempfile.NamedTemporaryFile() as answer:
-        command = [sys.executable, "-c", f"from {__name__} import answer_call; answer_call({answer.name!r})"]
-        call = pickle.dumps((function, args))
-        try:
-            done = subprocess.run(command, input=call, env=variables, stdout=subprocess.DEVNULL, timeout=limit_s)
-            got = f"exit code {done.returncode}"
-        except subprocess.TimeoutExpired:
-            got = f"no answer within {limit_s:g} s"
-        if not (content := answer.read()):
-            rule, fix = "the process of an environment must live until it is closed", "Look for its last words above."
-            raise TrialError(where=ID, rule=rule, got=got, fix=fix)
-    value, error, names = pickle.loads(content)
-    note_imports(names)
-    if error is not None:
-        raise error
-    return value
-
-
-def answer_call(file: str) -> None:
-    """Call what comes in by standard input and write what came of it to a file: the other end of `called_apart`."""
-    value, error = None, None
-    try:
-        function, args = pickle.load(sys.stdin.buffer)
-        value = function(*args)
-    except (Exception, SystemExit) as raised:  # noqa: BLE001 (raised again at the other end)
-        error, note = raised, "".join(traceback.format_exception(raised))
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # noqa: BLE001 (whatever the error's own class does: then its text alone)
-            error = RuntimeError(f"{type(raised).__name__}: {raised}")
-        error.add_note(note)
-    Path(file).write_bytes(pickle.dumps((value, error, loaded_names())))
-    os._exit(0)  # threads that an environment leaves behind would hold up the end of the process
-
-
 def _called(spec: EnvironmentSpec, function: Callable[..., Any], *args: Any) -> Any:
     """Return what a function returns that plays an environment, a foreign one in a process of its own."""
-    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S) if _is_foreign(spec) else function(*args)
+    if not _is_foreign(spec):
+        return function(*args)
+    return called_apart(function, *args, limit_s=PROBE_TIMEOUT_S + _ANSWER_S, otherwise=_ENDED)
 
 
 def _is_foreign(spec: EnvironmentSpec) -> bool:
@@ -246,19 +196,20 @@ def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
 def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
     """Play an environment for one agent with random actions, for a moment.
 
-    None where it fails, which whoever plays it next will report.
+    None where its first step fails, which whoever plays it next will report; one that fails later is timed until then.
     """
     with contextlib.suppress(Exception, SystemExit), contextlib.closing(make()) as env:
         env.action_space.seed(0)
         began, steps, length, ended = time.monotonic(), 0, 0, list[int]()
-        while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
-            if not length:
-                env.reset(seed=len(ended))
-            *_, terminated, truncated, _ = env.step(env.action_space.sample())
-            steps, length = steps + 1, length + 1
-            if terminated or truncated:
-                ended.append(length)
-                length = 0
+        with contextlib.suppress(Exception, SystemExit):
+            while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
+                if not length:
+                    env.reset(seed=len(ended))
+                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                steps, length = steps + 1, length + 1
+                if terminated or truncated:
+                    ended.append(length)
+                    length = 0
         return Speeds(
             step_s=(time.monotonic() - began) / steps,
             episode_steps=sum(ended) / len(ended) if ended else env.spec and env.spec.max_episode_steps,
@@ -284,7 +235,8 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
         if not apart:
             return _outcomes(make, beside, steps, limit_s)
         try:
-            outcomes: list[bytes] = called_apart(_outcomes, make, beside, steps, limit_s, limit_s=CHECK_S + _ANSWER_S)
+            given, longest_s = (make, beside, steps, limit_s), CHECK_S + _ANSWER_S
+            outcomes: list[bytes] = called_apart(_outcomes, *given, limit_s=longest_s, otherwise=_ENDED)
         except StudyError:
             return []
         return outcomes

@@ -123,7 +123,7 @@ def minibatch_indices(
 def fused_obstacle(config: PPOConfig) -> str | None:
     """Return why `FusedPPOLearner` cannot serve a configuration, with its spaces, in one line; None where it can.
 
-    `jax_obstacle` says it of this process, `study.trial.parts` of other options and of a script's own parts.
+    `jax_obstacle` says it of this process, `study.trial.configuration` of other options and of a script's own parts.
     """
     model = config.model_config
     activations = {str(model.get(name, "linear")).lower() for name in ("fcnet_activation", "head_fcnet_activation")}
