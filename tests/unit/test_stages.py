@@ -201,12 +201,9 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
             guard.check(replace(other, **changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"), [({"protocol": 1}, "got version 1"), ({"stage": "calibrate"}, "got the stage calibrate")]
-)
-def test_a_study_of_another_version_of_the_protocol_does_not_go_on(changes, named):
+def test_a_study_of_another_version_of_the_protocol_does_not_go_on():
     own_spec = holdup.holdup_spec()
     ledger = folded(lines_of(own_spec, until="race 1"))
-    ledger.decisions[-1] = replace(ledger.decisions[-1], **changes)
-    with pytest.raises(RecordError, match=f"version 6 of the hold-up protocol.*{named}"):
+    ledger.decisions[-1] = replace(ledger.decisions[-1], protocol=1)
+    with pytest.raises(RecordError, match="version 6 of the hold-up protocol, got version 1"):
         StageKeeper(own_spec, ledger, print)
