@@ -308,4 +308,4 @@ def with_lasting_learner(
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
-    return spec.model_copy(update={"learner": learner})
+    return spec.having(learner=learner)

@@ -49,9 +49,11 @@ def tuner(
     is called once Tune has its signal handlers, `on_change` after every event.
     """
     without_usage_tags()
-    space_of = functools.cache(
-        lambda variant, learners: json.dumps(spec_of(conductor.spec, variant, num_learners=learners).to_json())
-    )
+
+    @functools.cache
+    def space_of(variant: str, learners: int | None) -> str:
+        spec = spec_of(conductor.spec, variant)
+        return json.dumps((spec if learners is None else spec.having(resources={LEARNERS: learners})).to_json())
 
     def to_config(started: TrialStarted) -> dict[str, Any]:
         space = space_of(started.variant, started.setting.get(LEARNERS))

@@ -3,6 +3,7 @@
 Real Ray, RLlib, Optuna and MLflow on SQLite.
 """
 
+import contextlib
 import csv
 import os
 import random
@@ -93,10 +94,11 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
         assert (driver.folder / row["checkpoint"]).is_dir()
 
     monkeypatch.chdir(driver.place)
-    assert "Continue that study with --resume" in typed("run", "space.yaml")
-    assert "parameters.num_epochs" in typed("run", "space.yaml", "--resume", "--set", "parameters.num_epochs=3")
+    again = ("run", "--space", "space.yaml")
+    assert "Continue that study with --resume" in typed(*again)
+    assert "parameters.num_epochs" in typed(*again, "--resume", "--set", "parameters.num_epochs=3")
     before = (driver.folder / "records.jsonl").read_bytes()
-    assert "space: complete" in typed("run", "space.yaml", "--resume", "--trials", "3")
+    assert "space: complete" in typed(*again, "--resume", "--trials", "3")
     assert (driver.folder / "records.jsonl").read_bytes() == before  # nothing is left to run: no session, no Ray
     driver.assert_whole(3)
 
@@ -169,12 +171,9 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(driver):
 
 @pytest.fixture(scope="module")
 def live():
-    cluster = Cluster()
-    try:
+    with contextlib.closing(Cluster()) as cluster:
         cluster.start_head(num_cpus=8)
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

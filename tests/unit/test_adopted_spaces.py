@@ -11,9 +11,8 @@ from study.errors import RecordError
 from study.space.parsing import parse_space, read_text
 from study.space.settings import runnable
 from study.space.spec import ScriptFacts
-from tests.adopted import forked_readings
 from tests.holdup import write_study
-from tests.script_facts import FACTS, facts, script_spec
+from tests.scripts import FACTS, facts, forked_readings, script_spec
 from tests.spaces import read_again
 
 
@@ -92,7 +91,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         written = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:config", "--runners", "1,2"])
         assert written.exit_code == 0, written.output
         (tmp_path / "my_space.yaml").write_text(written.stdout)
-        planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
+        planned = CliRunner().invoke(app, ["run", "--dry-run", "--space", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
 
 
@@ -101,8 +100,8 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     [
         (["--config", "my_train.py", "--runners", "1,0"], "--runners: must be distinct numbers of runners above zero"),
         (["--config", "my_train.py", "--config-args", "it's"], "--config-args: must be words, got it's"),
-        (["--config", "my_train.py", "quickstart.yaml"], "--config: takes the place of a space"),
-        (["quickstart.yaml", "--runners", "1,2"], "--runners, --config-args: belong to --config"),
+        (["--config", "my_train.py", "--space", "quickstart.yaml"], "--space: must be given, or --config in its place"),
+        (["--space", "quickstart.yaml", "--runners", "1,2"], "--runners, --config-args: belong to --config"),
     ],
 )
 def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeypatch):
