@@ -71,13 +71,11 @@ def _applied(
 ) -> AlgorithmConfig:
     facts = spec.script
     runners, lanes = int(setting[SCALE]), int(setting["num_envs_per_env_runner"])
-    unserved = facts.runner_obstacle if facts else ""
-    batched = spec.runner == "batched" and not unserved  # which steps the lanes of all runners that it emulates together
+    config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
+    batched = _set_runner(config, spec, facts.runner_obstacle if facts else "")
     layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated and batched)
     config.hosted = is_emulated and not batched
-    config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
     _set_processes(config, spec, layout, seed=seed)
-    _set_runner(config, spec, unserved)
     _set_parameters(config, spec, setting)
     obstacle = set_learner(config, facts.learner_obstacle if facts else "", asked=spec.learner)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
@@ -155,13 +153,13 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-def _set_runner(config: AlgorithmConfig, spec: StudySpec, obstacle: str) -> None:
-    """Set the class that samples."""
+def _set_runner(config: AlgorithmConfig, spec: StudySpec, obstacle: str) -> bool:
+    """Set the class that samples; return whether it is the batched runner, for which there may be an `obstacle`."""
     if spec.runner == "batched" and not obstacle:
         config.env_runner_cls = BatchedEnvRunner
         # Its connectors have no states: merging and broadcasting would be two more calls an iteration.
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
-        return
+        return True
     if spec.runner == "batched":
         config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
     own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
@@ -170,6 +168,7 @@ def _set_runner(config: AlgorithmConfig, spec: StudySpec, obstacle: str) -> None
         # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
         own = type(f"Measured{given.__name__}", (own, given), {"__module__": __name__})
     config.env_runner_cls = own
+    return False
 
 
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:

@@ -119,10 +119,6 @@ class Measuring(EnvRunner):
     def env_steps_per_round(self) -> int:
         """Environment steps that a call of `sample` without arguments brings; of RLlib's own at the least."""
 
-    def _take_ended(self) -> Ended:
-        ended, self._reported = self._reported, []
-        return ended
-
     def _sample_unwatched(self, **kwargs: Any) -> Any:
         return self.sample(**kwargs)
 
@@ -155,7 +151,8 @@ class Measuring(EnvRunner):
         """Return what was used in some intervals, with the episodes that have ended since the last call."""
         hosted = is_hosted(self.config)
         local = self.worker_index == 0 or hosted  # then the main process counts its own CPU time and memory
-        pressures, ended = [each.pressure_s for each in used if each.pressure_s is not None], self._take_ended()
+        pressures = [each.pressure_s for each in used if each.pressure_s is not None]
+        ended, self._reported = self._reported, []
         return RunnerMeasurement(
             runner=0 if local else self.worker_index,
             num_runners=self.config.num_env_runners if hosted else len({runner for runner, _ in self.lanes}),
