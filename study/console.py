@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TextIO
 
@@ -15,8 +14,6 @@ from study.text import printable
 
 WIDEST = 100
 """Columns of a line of text at most: longer ones are hard to read."""
-COMMANDS = ("python ", "mlflow ui", "pip install", "://")
-"""What a line with a command or an address holds."""
 
 
 def line_width() -> int:
@@ -24,15 +21,11 @@ def line_width() -> int:
     return min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
 
 
-def write(text: str, *, error: bool = False) -> None:
-    """Write text as it is, but for control characters, to standard output or error; to nowhere once nobody reads it."""
-    _send(printable(text), error=error)
-
-
-def _send(text: str, *, error: bool) -> None:
+def say(text: str = "", *, error: bool = False) -> None:
+    """Print lines, without control characters, to standard output or error; to nowhere once nobody reads it."""
     stream = sys.stderr if error else sys.stdout
     try:
-        stream.write(text)
+        stream.write(f"{printable(text)}\n")
         stream.flush()
     except BrokenPipeError:  # nobody reads it: neither the study nor the end of the program is disturbed
         to_nowhere(stream)
@@ -44,19 +37,9 @@ def to_nowhere(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
-def write_json(content: Any) -> None:
-    """Write one JSON document to standard output: what `--json` asks for."""
-    write(json.dumps(content, indent=1, default=str) + "\n")
-
-
-def say(text: str = "", *, bold: bool = False, error: bool = False) -> None:
-    """Print lines, wrapped at words on a terminal; in a file, and where they hold a command, they stay whole."""
-    is_terminal = (sys.stderr if error else sys.stdout).isatty()
-    for line in map(printable, text.split("\n")):
-        if is_terminal and not any(each in line for each in COMMANDS):
-            columns = shutil.get_terminal_size().columns
-            line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
-        _send(f"\033[1m{line}\033[0m\n" if bold and is_terminal else f"{line}\n", error=error)
+def say_json(content: Any) -> None:
+    """Print one JSON document: what `--json` asks for."""
+    say(json.dumps(content, indent=1, default=str))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: Collection[str] = ()) -> str:

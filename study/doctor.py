@@ -23,7 +23,7 @@ import msgspec
 import psutil
 
 from study.designs.registry import make_plan, private_shape
-from study.errors import ClusterError, StudyError
+from study.errors import StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import current_job, file_system_of, is_network, machine_key, memory_mb, this_node
 from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
@@ -91,8 +91,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """Its nodes that answered."""
     silent: Mapping[str, str] = {}
     """Address of a node that did not -> why."""
-    dead: tuple[str, ...] = ()
-    """Addresses where a node died and none lives."""
     num_free_cpus: float = 0
 
     @property
@@ -117,10 +115,6 @@ def find_surroundings(
                 cluster = _ask_cluster(found)
     except StudyError as error:
         cluster = {"refusal": error}
-    except Exception as error:  # noqa: BLE001 (whatever Ray raises is a finding too)
-        where, got = f"--address {address}" if address else "RAY_ADDRESS", f"{type(error).__name__}: {error}"
-        refusal = ClusterError(where=where, rule="its nodes must answer", got=got, fix="Look at `ray status`.")
-        cluster = {"refusal": refusal}
     here = read_node(sample_s=0.0 if "address" in cluster else SAMPLE_S)
     if spec is not None:
         with contextlib.suppress(StudyError):  # the check of the space says that
@@ -137,13 +131,10 @@ def _ask_cluster(address: str) -> dict[str, Any]:
         session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
         asked = ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, sample_s=SAMPLE_S, session=session, asking=me)
         nodes = [(shape, node) for shape, node in asked if not isinstance(node, str)]
-        lives = {node["NodeManagerAddress"]: False for node in ray.nodes()}
-        lives |= {node["NodeManagerAddress"]: True for node in ray.nodes() if node["Alive"]}
         return {
             "address": address,
             "joined": tuple(msgspec.structs.replace(node, shape=replace(node.shape, **shape)) for shape, node in nodes),
             "silent": {shape["address"]: why for shape, why in asked if isinstance(why, str)},
-            "dead": tuple(sorted(each for each, alive in lives.items() if not alive)),
             "num_free_cpus": ray.available_resources().get("CPU", 0),
         }
 
@@ -203,10 +194,6 @@ def check_ray(around: Surroundings) -> Iterator[Finding]:
         found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
         fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
         yield Finding("fail", found, fix)
-    if around.dead:
-        found = f"{count(len(around.dead), 'node')} died and did not come back: {some(around.dead)}"
-        fix = "Restart them, or go on with fewer; trials that lose a runner are marked as tainted."
-        yield Finding("warn", found, fix)
     if around.num_free_cpus < total:
         found = f"{total - around.num_free_cpus:g} of {total} CPUs are reserved by others in the same Ray"
         fix = "Wait for them to end, or start a Ray of your own: they take time from timed trials."
@@ -358,15 +345,12 @@ def check_space(around: Surroundings) -> Iterator[Finding]:
     """Whether every trial finds a place, and cores of its own."""
     if around.spec is None:
         return
-    needs = make_plan(around.spec, around.shape).kinds  # errors are the finding
-    if crowded := [each.num_env_runners for each in needs if each.label.timing == "oversubscribed"]:
+    plan = make_plan(around.spec, around.shape)  # errors are the finding
+    if crowded := [each.num_env_runners for each in plan.kinds if each.label.timing == "oversubscribed"]:
         found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
         fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."
         yield Finding("warn", found, fix)
-    largest = max(needs, key=lambda each: each.total)
-    need = f"{count(largest.total.num_cpus, 'CPU')} and {gigabytes(largest.total.memory_mb)}"
-    runners = f"{count(largest.num_env_runners, 'runner')}, {largest.execution}"
-    yield Finding("ok", f"its largest trial fits with {need} ({runners})")
+    yield Finding("ok", f"each of {count(plan.num_trials, 'trial')} fits; what they need says `run --dry-run`")
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------

@@ -21,11 +21,8 @@ from study.errors import SpaceError, wrong_option
 from study.space.parsing import read_space, written
 from study.space.spec import StudySpec
 
-Space = Annotated[
-    str | None,
-    typer.Option("--space", metavar="SPACE", help="Space file: a path, or the name of one in search_spaces/."),
-]
-SpaceArgument = Annotated[str | None, typer.Argument(metavar="[SPACE]", help="The same as --space.")]
+SPACE = typer.Option("--space", metavar="SPACE", help="Space file: a path, or the name of one in search_spaces/.")
+Space = Annotated[str | None, SPACE]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -73,15 +70,6 @@ def with_options_of(kind: type) -> Callable[[Callable[..., None]], Callable[...,
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
-
-
-def one_space(argument: str | None, option: str | None) -> str:
-    """Return the space that the command line names, by its place or by `--space`."""
-    named = {argument, option} - {None, ""}
-    if len(named) != 1:
-        rule, got = f"must be {'named once' if named else 'given'}", " and ".join(sorted(map(repr, named))) or "none"
-        raise wrong_option("--space", rule, got=got, fix="Name one file, or one of search_spaces/: quickstart.yaml.")
-    return str(named.pop())
 
 
 def space_of_script(config: str, *, runners: str | None, arguments: str, trials: int | None) -> str:

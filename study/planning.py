@@ -15,7 +15,7 @@ from study.records.ledger import Label
 from study.records.records import TrialRequest
 from study.space.domains import largest, smallest
 from study.space.parameters import SCALE
-from study.space.sections import BudgetSpec
+from study.space.sections import BudgetSpec, is_procgen
 from study.space.settings import Variant, batch_domain
 from study.space.spec import Execution, StudySpec
 from study.text import count, duration, listed
@@ -33,8 +33,8 @@ STEP_KB, PICTURE_KB = 1.2, 500.0
 """Memory of one step of a train batch in the main process. Vectors: measured, peaks of batches of 20,000 and of 320,000
 steps of CartPole-v1. Pictures of 64 x 64 x 3: measured, a peak of 2.7 GB for the batch of 4,096 of coinrun_ppo.yaml,
 which RLlib's own learner takes through the network as a whole."""
-FEATURES, PICTURE_FEATURES = 8, 4096
-"""Inputs of the first dense layer: of a vector that nobody has seen, and behind convolutions."""
+VECTOR, PICTURE = (8,), (64, 64, 3)
+"""Observations that nobody has seen: by the space they are pictures, or perhaps a vector."""
 ELSEWHERE = "run where the CPUs are (--address, or the command `launch`)"
 
 
@@ -59,10 +59,7 @@ def processes(
     Emulated, the main process steps all environments. `shape` is that of an observation, as far as it is known.
     """
     resources, pictures = spec.resources, _sees_pictures(spec)
-    dense, features = 0, PICTURE_FEATURES if pictures or len(shape) == 3 else FEATURES
-    for units in spec.model.fcnet_hiddens:  # convolutions have few weights
-        dense, features = dense + features * units, units
-    weights_mb = dense * (1 if spec.model.vf_share_layers else 2) * 4 // 2**20
+    weights_mb = network_size(spec, shape)[0] * 4 // 2**20
     learning_mb = LEARNT_COPIES * weights_mb + (FUSED_MB if spec.learner_in_use == "fused" else 0)
     batch_kb = int(largest(batch_domain(spec, num_env_runners))) * (PICTURE_KB if pictures else STEP_KB)
     main_mb, samplers = resources.memory_main_mb + int(batch_kb / 1024) + weights_mb, num_env_runners
@@ -79,8 +76,46 @@ def processes(
     return (main, *[sampler] * samplers, *[learner] * resources.num_learners)
 
 
+_FILTERS = {
+    10: ((16, 5, 2), (32, 5, 2)),
+    42: ((16, 4, 2), (32, 4, 2), (256, 11, 1)),
+    64: ((16, 4, 2), (32, 4, 2), (64, 4, 2), (128, 4, 2)),
+    84: ((16, 8, 4), (32, 4, 2), (256, 11, 1)),
+    96: ((16, 8, 4), (32, 4, 2), (256, 11, 2)),
+}
+"""Height of a square picture -> RLlib's own convolutions, `(filters, kernel, stride)` each, with padding to the same
+size (`ray.rllib.models.utils.get_filter_config`, Ray 2.60)."""
+
+
+def network_size(spec: StudySpec, shape: Sequence[int]) -> tuple[int, int]:
+    """Return the weights of policy and value function without their last layers, and the multiply-adds of both.
+
+    `shape` is that of an observation. Shared layers count once: of pictures the convolutions alone are shared.
+    """
+    model, shape = spec.model, shape or (PICTURE if _sees_pictures(spec) else VECTOR)
+    shared, weights, multiply_adds, features = 1 if model.vf_share_layers else 2, 0, 0, math.prod(shape)
+    dense = shared
+    if len(shape) == 3:
+        height, width, channels = shape
+        for filters, kernel, stride in model.convolutions or _FILTERS.get(height, ()):
+            height, width = math.ceil(height / stride), math.ceil(width / stride)
+            layer = shared * kernel * kernel * channels * filters
+            weights, multiply_adds, channels = weights + layer, multiply_adds + layer * height * width, filters
+        dense, features = 2, height * width * channels
+    for units in model.fcnet_hiddens:
+        layer = dense * features * units
+        weights, multiply_adds, features = weights + layer, multiply_adds + layer, units
+    return weights, multiply_adds
+
+
 def _sees_pictures(spec: StudySpec) -> bool:
-    return spec.model.conv_net is not None or spec.model.conv_filters is not None
+    return is_procgen(spec.environment.id) or spec.model.conv_net is not None or spec.model.conv_filters is not None
+
+
+def as_seen(spec: StudySpec, speeds: Speeds | None) -> StudySpec:
+    """Return the space with RLlib's own learner where the observations that were seen are no vectors."""
+    no_vectors = speeds is not None and len(speeds.observation_shape) == 3
+    return spec.model_copy(update={"learner": "rllib"}) if no_vectors and spec.learner == "auto" else spec
 
 
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
@@ -113,8 +148,9 @@ _SAMPLED_S = {"stock": 200e-6, "batched": 30e-6}
 """Seconds of a step besides the environment's own, on one core, with two small hidden layers and a few lanes."""
 _LEARNT_S = {"rllib": 25e-6, "fused": 2e-6}
 """Seconds of a step in each epoch, in minibatches of 128."""
-_PICTURE_S = 0.2e-3, 0.65e-3
-"""What convolutions on 64 x 64 pixels add to both."""
+_MULTIPLY_ADDS_PER_S = 35e9
+"""Of a network, by one core. Measured with PyTorch 2.13 on one core of an AMD EPYC: 30e9 with RLlib's own convolutions
+on 42 x 42 pixels, 37e9 with those of DQN on 64 x 64. An update takes three times those of acting."""
 _SMALL = Speeds(step_s=13e-6, episode_steps=0.0)
 """Acrobot-v1, which stands for an environment that was not measured."""
 _START_S, _PROCESS_S = 6.0, 2.5
@@ -134,13 +170,14 @@ def guess_seconds(
         for domain in (batch_domain(spec, num_env_runners), spec.domain("num_epochs"))
     )
     speeds, budget, evaluation = cluster.speeds or _SMALL, spec.budget, spec.evaluation
-    pictures = _PICTURE_S if _sees_pictures(spec) or len(speeds.observation_shape) == 3 else (0.0, 0.0)
-    step_s = speeds.step_s + _SAMPLED_S[spec.runner_in_use] + pictures[0]
+    network_s = network_size(spec, speeds.observation_shape)[1] / _MULTIPLY_ADDS_PER_S
+    step_s = speeds.step_s + _SAMPLED_S[spec.runner_in_use] + network_s
     sampling_s = step_s
     if execution == "real":  # the lanes of a runner wait one after another, runners side by side
         sampling_s = step_s / min(num_env_runners, cluster.capacity)
         sampling_s += spec.environment.step_wait_ms / 1e3 / num_env_runners
-    trained_s = sampling_s + epochs * (_LEARNT_S[spec.learner_in_use] + pictures[1])
+    learner = as_seen(spec, speeds).learner_in_use
+    trained_s = sampling_s + epochs * (_LEARNT_S[learner] + 3 * network_s)
     limit = budget.iterations if iterations is None else iterations
     limits = [budget.time_s, limit and trained_s * batch * limit, budget.env_steps and trained_s * budget.env_steps]
     start_s = _START_S + _PROCESS_S * len(processes(spec, num_env_runners, execution)) / cluster.capacity
@@ -396,8 +433,10 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
-    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.learner_in_use == "rllib":
-        why = spec.fused_obstacle or "JAX is missing; pip install jax"
+    seen = as_seen(spec, plan.cluster.speeds)
+    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and seen.learner_in_use == "rllib":
+        images = "observations are images" if seen is not spec else ""
+        why = spec.fused_obstacle or images or "JAX is missing; pip install jax"
         yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
     each_gets, scales = len(plan.requests) // len(spec.scales), len(spec.scales)
     if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and scales > 1 and each_gets < FEW:

@@ -15,7 +15,7 @@ from analysis.estimates.settings import CHOSEN_BY, Setting
 from analysis.quantity import Part, Row, quantity, rows_of
 from analysis.scaling.blocks import as_int, quotient_of, scaled
 from analysis.scaling.clock import rate_of
-from study.statistics import LEVEL, BoolArray, Estimate, FloatArray, ratio_of_restricted_means
+from study.statistics import BoolArray, Estimate, FloatArray, ratio_of_means
 
 SECONDS_PER_HOUR = 3600
 BEFORE = "env_steps_before_target"
@@ -32,7 +32,7 @@ class Reach(NamedTuple):
     """The runs of one setting on their way to the target.
 
     Attributes:
-        steps: Restricted mean of env steps to the target.
+        steps: Mean env steps to the target, up to the horizon.
         timed: Those of its runs whose clock was measured, on equal hardware.
     """
 
@@ -41,36 +41,27 @@ class Reach(NamedTuple):
 
 
 def times_of(setting: Setting, horizon: float) -> tuple[FloatArray, FloatArray, BoolArray]:
-    """Return env steps to the target (or those watched without it), those when last seen below, and who got there.
+    """Return env steps to the target, those when last seen below, both up to the horizon, and who ever got there.
 
-    Each of shape (runs,). A failed run did not leave by chance: it is written as not reached at the horizon. One that
-    finished without the target is censored at the steps that it trained for.
+    Each of shape (runs,). A run that did not get there, or failed, counts as the horizon.
     """
-    failed, steps, trained = (
-        setting.failed.to_numpy(dtype=bool),
-        *map(setting.numbers, ("env_steps_to_target", "env_steps")),
-    )
+    failed, steps = setting.failed.to_numpy(dtype=bool), setting.numbers("env_steps_to_target")
     before = setting.numbers(BEFORE) if BEFORE in setting.runs else np.full(failed.size, np.nan)
     reached = ~failed & np.isfinite(steps)
-    times = np.where(reached, steps, np.where(failed | np.isnan(trained), horizon, trained))
+    times = np.where(reached, np.minimum(steps, horizon), horizon)
     since = np.where(failed | np.isnan(before), times, np.minimum(before, times))
-    order = np.lexsort((failed, reached, since, times))  # resamples must not depend on the order of the rows
-    return times[order], since[order], reached[order]
+    return times, since, reached
 
 
-def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, horizon: float) -> Estimate:
-    """Return the restricted mean of env steps to the target with its bootstrap interval, of what `times_of` returns.
+def restricted(times: FloatArray, since: FloatArray, *, horizon: float) -> Estimate:
+    """Return the mean of env steps to the target with its bootstrap interval, of what `times_of` returns.
 
-    The upper end is that of the recorded times, the lower one that of the evaluations before them; the mean is cut at
-    the horizon.
+    The upper end is that of the recorded times, the lower one that of the evaluations before them.
     """
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     whole = np.full(times.size, horizon)
     exact = bool((since == times).all())
-    share = ratio_of_restricted_means(
-        times, reached, whole, whole > 0, horizon=horizon, level=LEVEL,
-        first_since=None if exact else since, second_since=None if exact else whole,
-    )  # fmt: skip
+    share = ratio_of_means(times, whole, first_since=None if exact else since, second_since=None if exact else whole)
     mean = scaled(share, horizon)
     # Equal runs: rounding must not put the value outside of its interval.
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=times.size)
@@ -78,7 +69,7 @@ def restricted(times: FloatArray, since: FloatArray, reached: BoolArray, *, hori
 
 @quantity("target", "env steps", "steps to the target")
 def steps_to_target(at: Reach) -> Estimate:
-    """Kaplan-Meier restricted mean up to the common horizon."""
+    """Mean up to the common horizon."""
     return at.steps
 
 
@@ -100,8 +91,8 @@ def targets_of(
 ) -> Part:
     """Return steps, time and CPUs to the target of each setting with several seeds, or of the confirmation.
 
-    Steps are Kaplan-Meier's restricted mean up to a horizon that all settings share, and that is not beyond the budget
-    of env steps, over all runs that ended, whatever their timing label. Throughput is that of the setting's own runs
+    Steps are the mean up to a horizon that every run had, and that is not beyond the budget of env steps, over all runs
+    that ended, whatever their timing label. Throughput is that of the setting's own runs
     with a measured clock, in the workload with the most of them. Settings with the most runs come first.
     """
     excluded = dict.fromkeys((ALONE, NO_TARGET, BEYOND), 0)
@@ -126,7 +117,7 @@ def targets_of(
         mine = measured[measured["trial"].isin(each.runs["trial"])]
         common = mine["fingerprint"].astype(str).mode()
         times, since, reached = times_of(each, horizon)
-        at = Reach(restricted(times, since, reached, horizon=horizon), mine[mine["fingerprint"].isin(common.head(1))])
+        at = Reach(restricted(times, since, horizon=horizon), mine[mine["fingerprint"].isin(common.head(1))])
         place = each.row() | {"num_cpus": as_int(at.timed, "num_cpus"), "n_censored": int((~reached).sum())}
         rows += rows_of("target", at, place)
         apart = max(apart, float((times - since)[reached].max(initial=0.0)))
@@ -143,10 +134,9 @@ def targets_of(
 
 
 def _common_horizon(settings: Iterable[Setting]) -> float | None:
-    """Return the env steps up to which all settings were watched: the least of their longest finished runs, if any."""
-    names = ["env_steps", "env_steps_to_target"]
-    watched_ = [each.runs.loc[~each.failed, names].to_numpy(dtype=np.float64, na_value=np.nan) for each in settings]
-    return min((float(np.nanmax(steps)) for steps in watched_ if np.isfinite(steps).any()), default=None)
+    """Return the env steps that every finished run had, if any: up to there it is known who got to the target."""
+    trained = np.concatenate([each.numbers("env_steps")[~each.failed] for each in settings])
+    return float(np.nanmin(trained)) if np.isfinite(trained).any() else None
 
 
 def watched(runs: pd.DataFrame, evaluations: pd.DataFrame, *, target: float | None) -> pd.DataFrame:

@@ -178,7 +178,8 @@ def space_text(
     if named:
         search["baselines"] = [{"name": file.removesuffix(".py"), "parameters": named}]
     varied = {name: {"low": low, "high": high, "log": True} for name, (low, high) in ranges.items()}
-    said = ", ".join(f"{name} {facts.values.get(name)}" for name in (SCALE, *ranges))
+    drawn = {name: " (drawn)" for name in facts.searched}
+    said = ", ".join(f"{name} {facts.values.get(name)}{drawn.get(name, '')}" for name in (SCALE, *ranges))
     comments = [
         f"A study around the values of {file}: {facts.algorithm} on {facts.environment} ({facts.found_as}).",
         f"The script has {said}. What is not written here stays as it says; it is read again at each start.",
@@ -203,7 +204,7 @@ def remarks(facts: ScriptFacts) -> Iterator[str]:
     """Yield what differs from what the script does by itself."""
     if facts.searched:
         names = listed([f"`{name}`" for name in facts.searched])
-        yield f"The script lets Tune choose {names}; here each has one value. Name it under `parameters` to vary it."
+        yield f"The script lets Tune choose {names}. Where `parameters` names none, one value was drawn for it."
     if not _limits(facts):
         steps = f"{DEFAULT_BATCHES * _batch_of(facts):,}"
         yield f"How long the script trains is not known: a trial has {DEFAULT_BATCHES} batches, {steps} steps."

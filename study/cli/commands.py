@@ -19,12 +19,12 @@ import typer
 from typer.main import get_command
 
 from study import options
+from study.cli.launch import app as launch_app
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, to_nowhere, write, write_json
+from study.console import say, say_json, to_nowhere
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, Fault, StudyError, wrong_option
-from study.launch.commands import app as launch_app
 from study.records.folder import StudyFolder
 from study.space.parsing import find_space
 from study.space.spec import StudySpec
@@ -40,22 +40,21 @@ def _main(
     version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        write(f"{version_of('runner-scaling-study')}\n")
+        say(version_of("runner-scaling-study"))
         raise typer.Exit
 
 
 @app.command(
     epilog=options.examples(
-        "python run_study.py quickstart.yaml",
-        "python run_study.py quickstart.yaml --name longer --set budget.env_steps=100000",
-        "python run_study.py scaling.yaml --address auto --time-budget 2h --resume-or-start",
+        "python run_study.py --space quickstart.yaml",
+        "python run_study.py --space quickstart.yaml --name longer --set budget.env_steps=100000",
+        "python run_study.py --space scaling.yaml --address auto --time-budget 2h --resume-or-start",
         "python run_study.py --config my_train.py --runners 1,10,46",
         "python run_study.py --config my_train.py --dry-run > my_space.yaml",
     ),
 )
 @options.with_options_of(RunOptions)
 def run(
-    space_argument: options.SpaceArgument = None,
     space: options.Space = None,
     config: Annotated[
         str | None,
@@ -85,13 +84,10 @@ def run(
     if config is None and (runners is not None or config_args):
         rule, fix = "belong to --config", "In a space these are fields of their own."
         raise wrong_option("--runners, --config-args", rule, fix=fix)
-    if config is None:
-        source = options.one_space(space_argument, space)
-    elif named := space_argument or space:
-        got, fix = f"'{named}' and '{config}'", "Drop one of the two; a space may name a script as `config`."
-        raise wrong_option("--config", "takes the place of a space", got=got, fix=fix)
-    else:
-        source = options.space_of_script(config, runners=runners, arguments=config_args, trials=trials)
+    if (space is None) == (config is None):
+        got, fix = "none" if space is None else f"'{space}' and '{config}'", "A space may name a script as `config`."
+        raise wrong_option("--space", "must be given, or --config in its place", got=got, fix=fix)
+    source = space or options.space_of_script(str(config), runners=runners, arguments=config_args, trials=trials)
     file = find_space(source)
     given["name"] = checked_name(given.get("name") or file.stem)
     given["time_budget_s"] = None if time_budget is None else options.seconds(time_budget, "--time-budget")
@@ -104,7 +100,7 @@ def run(
         if not dry_run:
             _run(spec, wanted, folder)
         if config is not None:
-            write(file.read_text(encoding="utf-8"))
+            say(file.read_text(encoding="utf-8").rstrip())
         _print_plan(spec, wanted, source, error=config is not None)
 
 
@@ -174,7 +170,7 @@ def status(
             say(f"{folder.name}: cannot be read: {error}")
         say()
     if not several and study == Path("studies"):
-        say(f"No study in {study}. Start one: python run_study.py quickstart.yaml")
+        say(f"No study in {study}. Start one: python run_study.py --space quickstart.yaml")
     elif not several:
         now = read_status(study)
         say(status_text(now))
@@ -208,7 +204,7 @@ def repeat(
     file = out / f"{identity.name}-trial-{number}.yaml"
     file.write_text(trial_as_space(chosen, range(first, first + seeds)), encoding="utf-8")
     same, uri = [f"execution={chosen.row.execution}"], identity.tracking_uri
-    run(str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, set_=same, dry_run=dry_run)
+    run(space=str(file), tracking_uri=uri, out=out, address=address, resume_or_start=True, set_=same, dry_run=dry_run)
 
 
 # --- around a study ---------------------------------------------------------------------------------------------------
@@ -219,7 +215,6 @@ app.add_typer(launch_app)
 
 @app.command()
 def doctor(
-    space_argument: options.SpaceArgument = None,
     space: options.Space = None,
     address: Address = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
@@ -232,7 +227,7 @@ def doctor(
     Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
     also whether its largest trial fits.
     """
-    spec = options.load(options.one_space(space_argument, space), set_, None) if space_argument or space else None
+    spec = None if space is None else options.load(space, set_, None)
     from msgspec.structs import asdict
 
     from study.doctor import find_surroundings, judge
@@ -245,7 +240,7 @@ def doctor(
             say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
     counts = Counter(finding.level for finding in findings)
     if as_json:
-        write_json([asdict(finding) for finding in findings])
+        say_json([asdict(finding) for finding in findings])
     else:
         parts = ", ".join(f"{number} {level}" for level, number in counts.items())
         end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
@@ -340,8 +335,8 @@ def main(command: str = "") -> NoReturn:
                 to_nowhere(sys.stdout)
             say(str(Fault(where=where, rule=rule, fix=fix)), error=True)
         else:
-            what = "A fault of this program; nothing recorded is lost. Please report it with these lines:"
-            write(f"{what}\n{traceback.format_exc()}", error=True)
+            say("A fault of this program; nothing recorded is lost. Please report it with these lines:", error=True)
+            say(traceback.format_exc(), error=True)
             sys.exit(ExitCode.UNEXPECTED)
         resumes = any(word.startswith("--resume") for word in sys.argv)  # a study is there, and waits
         sys.exit(ExitCode.STOPPED if is_full and resumes else ExitCode.MISTAKE)

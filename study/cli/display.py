@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.status import Status, TimeLeft, read_status, time_left
-from study.console import line_width, say, table, write
+from study.console import line_width, say, table
 from study.engine import engine_of_space
 from study.errors import StudyError
-from study.planning import Plan
+from study.machine.shape import UNKNOWN
+from study.planning import Plan, as_seen
 from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
 from study.text import MISSING, count, cpu_hours, duration, gigabytes, mask_credentials, number, one_line, significant
@@ -40,8 +41,8 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
     trials = f"{'up to ' if stages else ''}{count(plan.num_trials, 'trial')}"
     environment = spec.environment.id if spec.script is None else spec.script.environment
     nodes = (
-        f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}, "
-        f"{gigabytes(node.memory_mb)})"
+        f"{node.address} ({count(node.num_cpus, 'CPU')} in Ray, {count(node.physical_cpus, 'core')}"
+        f"{f', {gigabytes(node.memory_mb)}' if node.memory_mb < UNKNOWN else ''})"
         for node in plan.cluster.nodes
     )
     headings = ["runners", "trials", "execution", "CPUs each", "memory each", "time each", "timing will say"]
@@ -59,8 +60,8 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
         for kind in plan.kinds
     ]
     lines = [
-        f"{name}: {trials}, about {time_} here, {hours} (guesses, good to a factor of five)",
-        f"Environment: {environment}. Engine: {engine_of_space(spec)}."
+        f"{name}: {trials}, about {time_}, {hours} (guesses, good to a factor of five)",
+        f"Environment: {environment}. Engine: {engine_of_space(as_seen(spec, plan.cluster.speeds))}."
         + (f" Stages: {', '.join(stages)}." if stages else ""),
         f"Cluster: {', '.join(nodes)}",
         table(["cell", *headings] if cells else headings, rows, words=("cell", "execution", "timing will say")),
@@ -89,7 +90,7 @@ class Display:
     def note(self, text: str) -> None:
         """Print one line, if it can be: a study does not end because its log is full."""
         with contextlib.suppress(OSError):
-            write(f"{text}\n", error=self._error)
+            say(text, error=self._error)
 
     def watch(self, conductor: "Conductor") -> None:
         """Tell from now on what changes in a session."""
@@ -138,7 +139,9 @@ def _how_far(
         f"{counts['failed']} failed" if counts["failed"] else "",
         best,
         f"{len(running)} running{f' ({starting} starting)' if starting else ''}" if running else "",
-        f"about {duration(left.seconds)} left, by the median of n={left.n} trials" if left is not None else "",
+        f"about {duration(left.seconds)} left, by the median of n={left.n} trials"
+        if left is not None and left.seconds >= 1
+        else "",
     ]
     return " · ".join(filter(None, parts))
 
@@ -251,11 +254,8 @@ def answer_of(folder: Path) -> "Answer | str":
 
 
 def print_answer(answer: "Answer | str") -> None:
-    """Print what a study says, the sentence in bold, then the rest; or why it says nothing."""
-    sentence, _, rest = (answer if isinstance(answer, str) else answer.to_text(line_width())).partition("\n\n")
-    say(sentence.rstrip(), bold=not isinstance(answer, str))
-    if rest:
-        write(f"\n{rest.rstrip()}\n")  # whole: the setting is there to be copied
+    """Print what a study says, or why it says nothing."""
+    say((answer if isinstance(answer, str) else answer.to_text(line_width())).rstrip())
 
 
 # --- what a policy gets -----------------------------------------------------------------------------------------------

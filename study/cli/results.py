@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from study.console import say, write, write_json
+from study.console import say, say_json
 from study.errors import wrong_option
 from study.options import AsJson, Study, Trial, command_app, examples
 from study.records.folder import StudyFolder
@@ -40,14 +40,13 @@ def report(
     The page is HTML; `sync` brings it to MLflow.
     """
     import analysis
-    from analysis.report import PAGE, make_report, parse_formats
-    from analysis.report import write as write_files
+    from analysis.report import PAGE, make_report, parse_formats, write
     from study.cli.display import print_answer
 
     chosen = parse_formats(format_)
     made = make_report(analysis.open(study, name), price_per_cpu_hour=price_per_cpu_hour)
     out = out or (Path("report") if "://" in study else StudyFolder(Path(study)).report)
-    files = write_files(made, out, chosen)
+    files = write(made, out, chosen)
     print_answer(made.answer)
     say(f"\nThe page: {out / PAGE}" if out / PAGE in files else f"\nThe files: {out}")
 
@@ -111,7 +110,7 @@ def evaluate(
     policy = random_policy(path) if random else find_policy(path, trial)
     evaluated = evaluate_policy(policy, episodes=episodes, seed=seed, stochastic=stochastic, video=video)
     if as_json:
-        write_json(evaluated.to_json())
+        say_json(evaluated.to_json())
     else:
         say(evaluated_text(evaluated))
 
@@ -145,7 +144,7 @@ def export(
         chosen.header.append(f"The study chose this setting, which {make_certificate(folder)['sentence']}.")
     if scale is not None:
         chosen = at_scale(chosen, scale)
-    write(trial_as_space(chosen) if format_ == "yaml" else trial_as_script(chosen))
+    say((trial_as_space if format_ == "yaml" else trial_as_script)(chosen).rstrip())
 
 
 def best_trial(folder: StudyFolder) -> int:
@@ -170,7 +169,7 @@ def write_certificate_files(study: Study) -> None:
     from study.designs.holdup.certificate import write_certificate
     from study.designs.holdup.page import page
 
-    write(f"{page(write_certificate(StudyFolder(study)))}\n")
+    say(page(write_certificate(StudyFolder(study))))
 
 
 @certificate.command()

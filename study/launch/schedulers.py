@@ -165,12 +165,8 @@ class Slurm(Launcher):
         names = ask("scontrol", "show", "hostnames", self.variable("SLURM_JOB_NODELIST")).split()
         counts = expand_counts(self.variable("SLURM_JOB_CPUS_PER_NODE"))
         ends_at: float | None = None
-        if (end := self._variables.get("SLURM_JOB_END_TIME", "")).isdigit():
-            ends_at = float(end)
-        else:
-            with contextlib.suppress(ValueError):  # UNLIMITED, NONE
-                said = ask("squeue", "-h", "-j", job, "-o", "%e").strip()
-                ends_at = datetime.datetime.fromisoformat(said).timestamp()
+        with contextlib.suppress(ValueError):  # NONE, N/A
+            ends_at = datetime.datetime.fromisoformat(ask("squeue", "-h", "-j", job, "-o", "%e").strip()).timestamp()
         return job, tuple(Host(*each) for each in zip(names, counts, strict=True)), ends_at
 
     def remote_shell(self, host: Host, line: str) -> list[str]:  # noqa: D102

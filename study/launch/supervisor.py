@@ -26,7 +26,7 @@ from typing import Any
 
 import msgspec
 
-from study.console import write
+from study.console import say
 from study.errors import ClusterError, ExitCode, StudyError
 from study.launch.job import BATCH, Host, Job
 from study.launch.node import SIGNALS, UP, Task
@@ -321,7 +321,7 @@ def note(text: str) -> None:
 def _print(line: str) -> None:
     """Print a line into the job's log; where that cannot be written, as on a full disk, the study goes on."""
     with contextlib.suppress(OSError):
-        write(f"{line}\n")
+        say(line)
 
 
 def supervise(file: Path) -> int:

@@ -195,12 +195,11 @@ def read_peak_rss_mb() -> float:
 # --- file systems ----------------------------------------------------------------------------------------------------
 
 _NETWORK = (
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs"),
-    *("orangefs", "pvfs2", "panfs", "wekafs", "dvs"),
+    *("nfs", "cifs", "smb", "9p", "afs", "lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs", "orangefs", "pvfs"),
+    *("panfs", "wekafs", "dvs", "sshfs", "s3", "juicefs", "rclone"),
 )
-"""File systems that other machines serve; not virtiofs, which is the disk of many a container in a virtual machine."""
-_NETWORK_PROGRAMS = (*_NETWORK, "sshfs", "s3", "juicefs", "rclone")
-"""How the types begin that programs serve, such as `fuse.sshfs`, `fuse.ceph-fuse`, `fuse.beegfs`."""
+"""How the types of file systems begin that other machines serve, behind `fuse.` where a program does so. Not virtiofs,
+which is the disk of many a container in a virtual machine."""
 
 
 def file_system_of(path: Path) -> str:
@@ -216,8 +215,7 @@ def file_system_of(path: Path) -> str:
 
 def is_network(file_system: str) -> bool:
     """Return whether other machines serve a type of file system."""
-    program = file_system.removeprefix("fuse.")
-    return file_system in _NETWORK or (program != file_system and program.startswith(_NETWORK_PROGRAMS))
+    return file_system.removeprefix("fuse.").startswith(_NETWORK)
 
 
 @contextlib.contextmanager

@@ -121,6 +121,11 @@ class NetworkSpec(Section):
     conv_net: Literal["nature"] | None = None
     """Convolutions by name in place of `conv_filters`: `nature`, the three layers of DQN (Mnih et al. 2015)."""
 
+    @property
+    def convolutions(self) -> list[list[int]] | None:
+        """Filters, kernel and stride of each convolution (Mnih et al., Nature 518, 2015); None: RLlib's own."""
+        return [[32, 8, 4], [64, 4, 2], [64, 3, 1]] if self.conv_net == "nature" else self.conv_filters
+
 
 class BudgetSpec(Section):
     """When a trial ends: at the first of the limits given; at least one is."""

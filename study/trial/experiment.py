@@ -159,22 +159,17 @@ def _algorithm(name: str) -> AlgorithmConfig:
     return config
 
 
-NATURE_FILTERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Filters, kernel, stride. Source: Mnih et al., Nature 518 (2015), Methods."""
-
-
 def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
     # RLlib ignores `fcnet_hiddens` behind convolutions; the layers of the heads are what a reader means by it.
     images = len(spaces.observation_space.shape) > 1
     head = "head_" if images else ""
-    nature = [list(each) for each in NATURE_FILTERS] if spec.conv_net == "nature" else spec.conv_filters
     given = {
         f"{head}fcnet_hiddens": list(spec.fcnet_hiddens),
         f"{head}fcnet_activation": spec.fcnet_activation,
         "free_log_std": spec.free_log_std,
         "vf_share_layers": spec.vf_share_layers,
     }
-    return dataclasses.asdict(DefaultModelConfig(**given | ({"conv_filters": nature} if images else {})))
+    return dataclasses.asdict(DefaultModelConfig(**given | ({"conv_filters": spec.convolutions} if images else {})))
 
 
 def _registered(factory: EnvFactory) -> str:

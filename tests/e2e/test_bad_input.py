@@ -58,7 +58,7 @@ def refused(*words):
 def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old, new, where):
     assert old in SPACE
     (place / "space.yaml").write_text(SPACE.replace(old, new))
-    (fault,) = refused("run", "space.yaml").faults
+    (fault,) = refused("run", "--space", "space.yaml").faults
     assert (fault.where, fault.line is not None) == (where, True)
 
 
@@ -67,7 +67,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
     [
         (["--time-budget", "soon"], SpaceError, "--time-budget: must be a duration above zero, got 'soon'"),
         (["--set", "lr=0.1"], SpaceError, "lr: unknown key"),
-        (["--space", "other.yaml"], SpaceError, "--space: must be named once"),
+        (["--config", "other.py"], SpaceError, "--space: must be given, or --config in its place"),
         (["--name", "a/b"], SpaceError, "--name: must consist of letters"),
         (["--until", "race"], SpaceError, "--until: only a study with stages (hold-up) takes it"),
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
@@ -81,7 +81,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
     ],
 )
 def test_a_wrong_option_or_what_is_not_there_is_refused_before_anything_starts(options, kind, words):
-    error = refused("run", "space.yaml", *options)
+    error = refused("run", "--space", "space.yaml", *options)
     assert isinstance(error, kind)
     assert words in str(error)
 
@@ -93,13 +93,12 @@ def test_a_python_without_the_packages_is_told_what_to_install():
     assert re.search(r"got no '\w+'\. Fix: Run `pip install -e \.`", done.stderr), done.stderr
 
 
-def test_a_space_is_named_by_its_place_or_by_an_option():
-    for name in (["run", "--dry-run"], ["launch", "slurm", "--print", "--nodes", "2"]):
-        first, second = (study(*name, *words).splitlines() for words in (["space"], ["--space", "space"]))
-        assert [line.split()[:1] for line in first] == [line.split()[:1] for line in second]  # times are measured
-        assert "--space: must be given" in str(refused(*name))
+def test_a_space_must_be_named_and_options_behind_two_dashes_go_to_the_scheduler():
+    assert "--space: must be given" in str(refused("run", "--dry-run"))
     passed_on = ["--", "--account=rl", "-pcpu"]
-    assert "--account=rl -pcpu" in study("launch", "slurm", "--print", "--space", "space", *passed_on)
+    launch = ["launch", "slurm", "--print", "--space", "space"]
+    assert "--account=rl -pcpu" in study(*launch, *passed_on)
+    assert "must be options of sbatch or oarsub, got other.yaml" in str(refused(*launch, "other.yaml"))
 
 
 @pytest.mark.minutes
@@ -112,7 +111,7 @@ def test_a_space_is_named_by_its_place_or_by_an_option():
     ],
 )
 def test_a_database_that_cannot_work_is_told_before_ray_starts(options, words):
-    error = refused("run", "space.yaml", *options)
+    error = refused("run", "--space", "space.yaml", *options)
     assert all(word in str(error) for word in words)
     assert str(error).count("Fix:") == 1
     assert "s3cr" not in str(error)
@@ -121,12 +120,12 @@ def test_a_database_that_cannot_work_is_told_before_ray_starts(options, words):
 def test_help_plan_and_refusals_do_not_import_an_engine(place):
     calls = [
         ["--help"],
-        ["space.yaml", "--dry-run"],
-        ["nowhere.yaml"],
-        ["space.yaml", "--address", "127.0.0.1:9"],
-        ["space.yaml", "--set", "environment.id=CartPol-v1"],
-        ["space.yaml", "--resume"],
-        ["space.yaml", "--tracking-uri", "http://127.0.0.1:9"],  # MLflow's own client asks
+        ["--space", "space.yaml", "--dry-run"],
+        ["--space", "nowhere.yaml"],
+        ["--space", "space.yaml", "--address", "127.0.0.1:9"],
+        ["--space", "space.yaml", "--set", "environment.id=CartPol-v1"],
+        ["--space", "space.yaml", "--resume"],
+        ["--space", "space.yaml", "--tracking-uri", "http://127.0.0.1:9"],  # MLflow's own client asks
     ]
     code = f"""if True:
         import contextlib, sys
@@ -145,13 +144,13 @@ def test_help_plan_and_refusals_do_not_import_an_engine(place):
 def test_any_encoding_serves(place):
     (place / "space.yaml").write_text(f"# Größe 中文\n{SPACE}", encoding="utf-8")
     plain = {**environment(), "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    words = [sys.executable, "-m", "study", "run", "--dry-run", "space.yaml"]
+    words = [sys.executable, "-m", "study", "run", "--dry-run", "--space", "space.yaml"]
     done = subprocess.run(words, cwd=place, env=plain, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
-    done = run(command("nowhere.yaml"), place)
+    done = run(command("--space", "nowhere.yaml"), place)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("nowhere.yaml: 1 problem\n  --space: no such file")
     assert "Traceback" not in done.stderr

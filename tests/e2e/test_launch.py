@@ -54,7 +54,7 @@ class Launched:
 
     def words(self, scheduler, *options):
         """Return the command of a launch on `ctl`, in the foreground as a person would type it."""
-        words = ("launch", scheduler, f"{NAME}.yaml", "--out", "studies", "--cpus-per-node", 2, *ACTIVATE, *options)
+        words = ("launch", scheduler, "--space", f"{NAME}.yaml", "--cpus-per-node", 2, *ACTIVATE, *options)
         return [sys.executable, "-m", "study", *words], {"user": "tester", "cwd": self.cwd, "environment": SOURCES}
 
     def submit(self, scheduler, *options, walltime="0:40:00", nodes=2):
@@ -285,8 +285,8 @@ def test_two_launches_on_one_host_do_not_meet_and_leave_nothing(tmp_path):
     (tmp_path / "tiny.yaml").write_text(one)
     processes = {}
     for name in ("a", "b"):
-        words = ("launch", "ssh", tmp_path / "tiny.yaml", "--hosts", "here:2", "--name", name, "--workdir", tmp_path)
-        words += (*ACTIVATE, "--tracking-uri", f"sqlite:///{tmp_path}/{name}.db")
+        words = ("launch", "ssh", "--space", tmp_path / "tiny.yaml", "--hosts", "here:2", "--name", name)
+        words += ("--workdir", tmp_path, *ACTIVATE, "--tracking-uri", f"sqlite:///{tmp_path}/{name}.db")
         variables = environment() | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
         processes[name] = subprocess.Popen(
             [sys.executable, "-m", "study", *map(str, words)],

@@ -93,10 +93,11 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
         assert (driver.folder / row["checkpoint"]).is_dir()
 
     monkeypatch.chdir(driver.place)
-    assert "Continue that study with --resume" in typed("run", "space.yaml")
-    assert "parameters.num_epochs" in typed("run", "space.yaml", "--resume", "--set", "parameters.num_epochs=3")
+    again = ("run", "--space", "space.yaml")
+    assert "Continue that study with --resume" in typed(*again)
+    assert "parameters.num_epochs" in typed(*again, "--resume", "--set", "parameters.num_epochs=3")
     before = (driver.folder / "records.jsonl").read_bytes()
-    assert "space: complete" in typed("run", "space.yaml", "--resume", "--trials", "3")
+    assert "space: complete" in typed(*again, "--resume", "--trials", "3")
     assert (driver.folder / "records.jsonl").read_bytes() == before  # nothing is left to run: no session, no Ray
     driver.assert_whole(3)
 

@@ -266,7 +266,7 @@ def test_a_stranger_s_study_is_read_and_neither_resumed_nor_evaluated_and_its_bo
         give_away(published)
         assert "must belong to you" in refused("evaluate", published, "--trial", 0)
         shutil.copy(published / "space.yaml", tmp_path / "study.yaml")
-        assert "must belong to you" in refused("run", "study.yaml", "--resume", "--out", ".")
+        assert "must belong to you" in refused("run", "--space", "study.yaml", "--resume", "--out", ".")
     for words in (["certificate", "verify"], ["export", "--scale", "46"], ["report"], ["status"]):
         result = CliRunner().invoke(app, [*words, str(published)])
         assert result.exit_code == 0, result.output

@@ -51,13 +51,14 @@ OF_DQN = {name: VALUES[name] for name in ("num_env_runners", "num_envs_per_env_r
     ],
 )
 def test_what_can_be_varied_depends_on_the_algorithm_and_on_schedules(changes, batch):
-    known = facts(**changes, searched=["broadcast_interval", "gamma"])
+    known = facts(**changes, searched=["broadcast_interval", "lr"])
     text = space_text(known, config="my_train.py")
     spec = read_back(text, known)
     assert (spec.scales, "lr" in spec.tuned) == ((1, 2, 4), "schedules" not in changes)
     found = spec.tuned.get("train_batch_size")
     assert (None if found is None else (found.low, found.high)) == batch
-    assert "`broadcast_interval` and `gamma`" in text
+    assert "`broadcast_interval` and `lr`" in text
+    assert ("(drawn)" in text) == ("lr" in spec.tuned)
     assert spec.budget.env_steps == 100 * known.values["train_batch_size"]  # its end is not known
 
 
@@ -91,7 +92,7 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
         written = CliRunner().invoke(app, ["run", "--dry-run", "--config", "my_train.py:config", "--runners", "1,2"])
         assert written.exit_code == 0, written.output
         (tmp_path / "my_space.yaml").write_text(written.stdout)
-        planned = CliRunner().invoke(app, ["run", "--dry-run", "my_space.yaml"])
+        planned = CliRunner().invoke(app, ["run", "--dry-run", "--space", "my_space.yaml"])
         assert planned.exit_code == 0, planned.output
 
 
@@ -100,8 +101,8 @@ def test_the_commands_write_a_space_that_they_read_back(tmp_path, monkeypatch):
     [
         (["--config", "my_train.py", "--runners", "1,0"], "--runners: must be distinct numbers of runners above zero"),
         (["--config", "my_train.py", "--config-args", "it's"], "--config-args: must be words, got it's"),
-        (["--config", "my_train.py", "quickstart.yaml"], "--config: takes the place of a space"),
-        (["quickstart.yaml", "--runners", "1,2"], "--runners, --config-args: belong to --config"),
+        (["--config", "my_train.py", "--space", "quickstart.yaml"], "--space: must be given, or --config in its place"),
+        (["--space", "quickstart.yaml", "--runners", "1,2"], "--runners, --config-args: belong to --config"),
     ],
 )
 def test_options_of_a_script_say_what_is_wrong(words, problem, tmp_path, monkeypatch):

@@ -256,7 +256,7 @@ def called(*words, **settings):
     return subprocess.run([sys.executable, "-c", code, *words], **pipes)
 
 
-DRY_RUN = ("run", "quickstart.yaml", "--dry-run")
+DRY_RUN = ("run", "--space", "quickstart.yaml", "--dry-run")
 
 
 @pytest.mark.parametrize("words", [("run", "--help"), DRY_RUN])

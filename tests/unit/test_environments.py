@@ -234,11 +234,13 @@ def test_what_is_missing_on_a_node_is_named(tmp_path, monkeypatch):
             assert missing in rule and "every node" in fix
 
 
-def test_an_environment_is_played_for_a_moment_and_a_failing_one_says_nothing():
+def test_an_environment_is_played_for_a_moment_until_it_fails():
     found = speeds_of(spec(environment__id="CartPole-v1").environment)
     assert 10 < found.episode_steps < 60 and found.observation_shape == (4,)
     assert 0 < found.step_s < 0.1
     assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None
+    fails = {"environment__id": "tests.environments:Raises", "environment__kwargs": {"at_step": 3}}
+    assert speeds_of(spec(**fails).environment).step_s > 0
 
 
 # --- simulators that keep state in their process ---------------------------------------------------------------------

@@ -236,7 +236,7 @@ def test_neither_a_hang_up_under_nohup_nor_a_log_on_a_full_disk_ends_a_job(tmp_p
     def full(text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(supervising, "write", full)
+    monkeypatch.setattr(supervising, "say", full)
     signal.signal(signal.SIGHUP, before)
     assert supervisor_on(tmp_path, ["head-0"]).run() == 0
     assert (signal.getsignal(signal.SIGHUP) is before) == (before is signal.SIG_IGN)

@@ -155,7 +155,7 @@ def check(line):
     given = context.params
     if given.get("time_budget"):
         assert seconds(given["time_budget"], "--time-budget") > 0
-    space = given.get("space") or given.get("space_argument")
+    space = given.get("space")
     if space in (None, "SPACE") or PLACEHOLDER in space or given.get("config"):
         return None
     changes = [given.get(name) for name in ("set_", "trials")]

@@ -16,10 +16,6 @@ from study.errors import AnalysisError
 # Student's sleep data (Biometrika 6, 1908), as in R's data set `sleep`.
 SLEEP_ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
 SLEEP_TWO = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-# Weeks of remission (Freireich et al. 1963; Gehan 1965), as in R's data set MASS::gehan.
-DRUG = [6, 6, 6, 6, 7, 9, 10, 10, 11, 13, 16, 17, 19, 20, 22, 23, 25, 32, 32, 34, 35]
-DRUG_RELAPSE = [index in {0, 1, 2, 4, 6, 9, 10, 14, 15} for index in range(21)]
-PLACEBO = [1, 1, 2, 2, 3, 4, 4, 5, 5, 8, 8, 8, 8, 11, 11, 12, 12, 15, 17, 22, 23]
 
 # Multiples of 1/64, so that sums are exact and ties are frequent.
 SCORES = st.integers(-128, 128).map(lambda number: number / 64)
@@ -56,7 +52,7 @@ def test_no_spread_is_the_point_and_one_run_is_no_interval():
     for alone in (
         statistics.difference_of_means([1.0], [0.0, 1.0], side="lower"),
         statistics.iqm_interval([1.0]),
-        statistics.ratio_of_restricted_means([1.0], [True], [1.0, 2.0], [True, True], horizon=2),
+        statistics.ratio_of_means([1.0], [1.0, 2.0]),
     ):
         assert not alone.has_interval
 
@@ -115,9 +111,7 @@ def test_below_five_runs_no_bootstrap_has_an_interval_and_its_method_says_why():
     for few, many, has in ((4, 20, False), (20, 4, False), (5, 5, True)):
         first, second = np.linspace(1, 2, few), np.linspace(1, 2, many)
         for since in (None, first - 0.5):
-            ratio = statistics.ratio_of_restricted_means(
-                first, first > 0, second, second > 0, horizon=2, first_since=since
-            )
+            ratio = statistics.ratio_of_means(first, second, first_since=since)
             assert ratio.has_interval is has and (ratio.method == statistics.TOO_FEW) is not has
 
 
@@ -149,23 +143,10 @@ def test_shares_as_newcombe(successes, n, low, high):
     assert estimate.n == n
 
 
-def test_the_leukaemia_trial():
-    # Kleinbaum and Klein, Survival Analysis, chapter 2; R's survfit prints 8.67 for the placebo's
-    # mean and 23.29 for the drug's, restricted to 35.
-    everyone = [True] * 21
-    assert statistics.restricted_mean(PLACEBO, everyone, horizon=35) == pytest.approx(8.6667, abs=1e-4)
-    assert statistics.restricted_mean(DRUG, DRUG_RELAPSE, horizon=35) == pytest.approx(23.29, abs=5e-3)
-    ratio = statistics.ratio_of_restricted_means(DRUG, DRUG_RELAPSE, PLACEBO, everyone, horizon=35, num_resamples=500)
-    assert ratio.value == pytest.approx(23.2874 / 8.6667, rel=1e-4)
-    assert 1.5 < ratio.low < 2.2 < 3.2 < ratio.high < 5
-
-
-def test_a_ratio_of_runs_without_spread_is_the_point_and_without_a_success_it_says_nothing():
-    nothing = statistics.ratio_of_restricted_means([5.0, 5.0], [False, False], [5.0, 5.0], [False, False], horizon=5)
-    assert nothing.value == 1
-    assert not nothing.has_interval
-    same = statistics.ratio_of_restricted_means([2.0] * 5, [True] * 5, [1.0] * 5, [True] * 5, horizon=5)
-    assert ends(same) == (2, 2, 2)
+def test_a_ratio_without_spread_is_the_point_and_says_nothing_where_all_times_are_the_horizon():
+    nothing = statistics.ratio_of_means([5.0] * 5, [5.0] * 6)
+    assert (nothing.value, nothing.n, nothing.has_interval) == (1, 11, False)
+    assert ends(statistics.ratio_of_means([2.0] * 5, [1.0] * 5)) == (2, 2, 2)
 
 
 @given(st.lists(SCORES, min_size=2, max_size=5), st.lists(SCORES, min_size=2, max_size=4))
@@ -201,7 +182,7 @@ def test_holm_as_r():
 
 
 RNG = generator()
-GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
+GOOD = [1.0, 2.0, 4.0, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +190,10 @@ GOOD, FLAGS = [1.0, 2.0, 4.0, 3.0], [True, True, False, True]
     [
         (lambda: statistics.iqm_interval([]), r"^values: .*, got .*\. Fix: .*\.$"),
         (lambda: statistics.difference_of_means(GOOD, [1.0, np.nan]), "^second: "),
-        (lambda: statistics.restricted_mean([[1.0]], [[True]], horizon=3), "^times: "),
+        (lambda: statistics.ratio_of_means([[1.0]], [1.0]), "^first: "),
         (lambda: statistics.difference_of_means(GOOD, GOOD, level=95), "estimate: .*level=95"),
         (lambda: replace(statistics.mean_interval(GOOD), value=np.nan), "estimate: .*got nan"),
         (lambda: statistics.rate_interval(3, 2), "successes: .* got 3 of 2"),
-        (lambda: statistics.restricted_mean(GOOD, FLAGS, horizon=5), "horizon: .* got 5. Fix: Pass at most 4.0"),
         (lambda: statistics.better_with_permutation([1.0], GOOD, rng=RNG), "first, second: .* got 1 and 4"),
     ],
 )
@@ -224,9 +204,8 @@ def test_what_is_out_of_range_is_refused(call, message):
 
 def test_the_ends_of_a_ratio_hold_the_time_between_two_looks():
     def ratio(first_since, second_since):
-        slow, fast, everyone = np.full(5, 6.0), np.full(5, 2.0), np.ones(5, dtype=bool)
         since = {"first_since": first_since, "second_since": second_since}
-        return statistics.ratio_of_restricted_means(slow, everyone, fast, everyone, horizon=10, **since)
+        return statistics.ratio_of_means(np.full(5, 6.0), np.full(5, 2.0), **since)
 
     found = ratio(np.full(5, 5.0), np.full(5, 1.0))
     assert (found.value, found.low, found.high) == pytest.approx((3.0, 2.5, 6.0))
@@ -236,12 +215,9 @@ def test_the_ends_of_a_ratio_hold_the_time_between_two_looks():
     assert ratio(None, np.full(5, 1.0)).low == pytest.approx(3.0)
 
 
-def test_a_run_last_seen_before_its_end_may_have_got_there_unseen():
-    times, reached = np.repeat([4.0, 10.0], 10), np.repeat([True, False], 10)
-    whole = np.full(20, 10.0)
-
-    def share(since):
-        return statistics.ratio_of_restricted_means(times, reached, whole, whole > 0, horizon=10, first_since=since)
-
-    seen, unseen = share(times), share(np.repeat([4.0, 8.0], 10))
+def test_a_run_last_seen_before_the_horizon_may_have_got_there_unseen():
+    times, whole = np.repeat([4.0, 10.0], 10), np.full(20, 10.0)
+    seen, unseen = (
+        statistics.ratio_of_means(times, whole, first_since=since) for since in (times, np.repeat([4.0, 8.0], 10))
+    )
     assert unseen.low < seen.low <= seen.value == unseen.value == pytest.approx(0.7)

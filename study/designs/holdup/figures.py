@@ -39,7 +39,7 @@ from study.records.records import Evaluation, Line, StudyOpened, TrialStarted
 from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, fitted
 from study.space.spec import StudySpec
-from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval, restricted_mean
+from study.statistics import Estimate, iqm_interval, mean_interval, rate_interval
 from study.text import listed
 
 FORMAT = 6
@@ -159,8 +159,8 @@ def _evaluations(lines: Iterable[Line]) -> dict[int, list[Evaluation]]:
 def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, Any]:
     """Return what the runs of an arm came to.
 
-    `env_steps_to_target` is the restricted mean up to the horizon, at which a run counts that did not get there (they
-    are `n_censored`); steps are known no better than `resolution_env_steps`, which lie between two evaluations.
+    `env_steps_to_target` is the mean up to the horizon, at which a run counts that did not get there (they are
+    `n_censored`); steps are known no better than `resolution_env_steps`, which lie between two evaluations.
     """
     finals = [row.summary.get("final_return") if row.status == "finished" else None for row in rows]
     horizon = horizon_of([arm], spec.budget.env_steps)
@@ -186,7 +186,7 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
         "iqm_final_return": iqm_interval(
             [final if final is not None and math.isfinite(final) else spec.floor for final in finals]
         ),
-        "env_steps_to_target": restricted_mean(ends, reached, horizon=horizon) if horizon else None,
+        "env_steps_to_target": float(ends.mean()) if horizon else None,
         "horizon_env_steps": horizon,
         "resolution_env_steps": max(apart, default=None),
         "n_censored": int((~reached).sum()),

@@ -27,7 +27,7 @@ from study.statistics import (
     difference_of_means,
     holm,
     rate_interval,
-    ratio_of_restricted_means,
+    ratio_of_means,
 )
 
 LEVEL = 0.95
@@ -300,7 +300,7 @@ def steps_ratio(
     (ends, one, since), (others, two, from_then) = (arm.times(horizon) for arm in (first, second))
     exact = bool((since == ends).all() and (from_then == others).all())
     between: dict[str, Any] = {} if exact else {"first_since": since, "second_since": from_then}
-    value = ratio_of_restricted_means(ends, one, others, two, horizon=horizon, level=level, **between)
+    value = ratio_of_means(ends, others, level=level, **between)
     return value, float(np.concatenate([(ends - since)[one], (others - from_then)[two]]).max(initial=0.0))
 
 

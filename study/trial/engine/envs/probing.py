@@ -196,19 +196,20 @@ def speeds_of(spec: EnvironmentSpec) -> Speeds | None:
 def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
     """Play an environment for one agent with random actions, for a moment.
 
-    None where it fails, which whoever plays it next will report.
+    None where its first step fails, which whoever plays it next will report; one that fails later is timed until then.
     """
     with contextlib.suppress(Exception, SystemExit), contextlib.closing(make()) as env:
         env.action_space.seed(0)
         began, steps, length, ended = time.monotonic(), 0, 0, list[int]()
-        while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
-            if not length:
-                env.reset(seed=len(ended))
-            *_, terminated, truncated, _ = env.step(env.action_space.sample())
-            steps, length = steps + 1, length + 1
-            if terminated or truncated:
-                ended.append(length)
-                length = 0
+        with contextlib.suppress(Exception, SystemExit):
+            while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
+                if not length:
+                    env.reset(seed=len(ended))
+                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                steps, length = steps + 1, length + 1
+                if terminated or truncated:
+                    ended.append(length)
+                    length = 0
         return Speeds(
             step_s=(time.monotonic() - began) / steps,
             episode_steps=sum(ended) / len(ended) if ended else env.spec and env.spec.max_episode_steps,

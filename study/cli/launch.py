@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from study import options
-from study.console import say, write
+from study.console import say
 from study.driver.opening import checked_name
 from study.errors import ClusterError, ExitCode, wrong_option
 from study.launch.job import BATCH, JOB_FILE, SCRIPT, SERVES, Job, parse_hosts
@@ -22,7 +22,7 @@ from study.mirrors.tracking_uri import asked_uri
 from study.records.files import write_atomically
 from study.space.parsing import find_space
 from study.space.spec import StudySpec
-from study.text import count, cpu_hours, duration, listed, mask_credentials
+from study.text import count, mask_credentials
 
 LEAST_WALLTIME_S = 180
 """A shorter job would get the signal of its end as it begins."""
@@ -31,20 +31,19 @@ app = options.command_app()
 
 @app.command(
     epilog=options.examples(
-        "python -m study launch slurm scaling.yaml --nodes 4 --cpus-per-node 24 --walltime 2:00:00 -- --partition=cpu",
-        """python -m study launch oar scaling.yaml --nodes 2 --walltime 4:00:00 -- -t besteffort -p "host='n1'\"""",
-        "python -m study launch ssh scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
+        "python -m study launch slurm --space scaling.yaml --nodes 4 --cpus-per-node 24 -- --partition=cpu",
+        "python -m study launch oar --space scaling.yaml --nodes 2 --walltime 4:00:00 -- -t besteffort",
+        "python -m study launch ssh --space scaling.yaml --hosts lab-1:16,lab-2:16,me@lab-3:8",
     ),
 )
 @options.with_options_of(Job)
 def launch(
     context: typer.Context,
     where: Annotated[Literal["slurm", "oar", "ssh"], typer.Argument(help="What to use.")],
+    space: Annotated[str, options.SPACE],
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SPACE [-- OPTIONS]", help="The space; behind -- options for sbatch or oarsub."),
+        list[str] | None, typer.Argument(metavar="[-- OPTIONS]", help="Behind -- options for sbatch or oarsub.")
     ] = None,
-    space: options.Space = None,
     print_: Annotated[bool, typer.Option("--print", help="Show what would be written, and do nothing.")] = False,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
     optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
@@ -60,12 +59,10 @@ def launch(
     job, `ssh` runs on a list of hosts in the foreground.
     """
     _check_options(context, where)
-    first, *rest = words or [""]
-    named, passed_on = (first, tuple(rest)) if not first.startswith("-") else (None, (first, *rest))
-    if passed_on and where not in BATCH:
-        fix = "Drop them; options of ssh stand in ~/.ssh/config."
-        raise wrong_option("after --", rule="only a scheduler takes more options", got=passed_on[0], fix=fix)
-    file = find_space(options.one_space(named or None, space))
+    if words and (where not in BATCH or not words[0].startswith("-")):
+        rule, fix = "must be options of sbatch or oarsub", "Drop them; options of ssh stand in ~/.ssh/config."
+        raise wrong_option("after --", rule=rule, got=words[0], fix=fix)
+    file = find_space(space)
     spec = options.load(str(file), set_, trials)
     options.check_stage(until, spec)
     arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
@@ -78,8 +75,8 @@ def launch(
         of_job["out"] = str(workdir / of_job["out"])
     of_job |= {"workdir": str(workdir), "name": checked_name(of_job["name"] or file.stem)}
     of_job["space_text"] = "" if where in BATCH else file.read_text(encoding="utf-8-sig")
-    words_: dict[str, Any] = {"arguments": tuple(given), "scheduler_options": passed_on}
-    job = Job(launcher=where, space=str(file.resolve()), **words_, **of_job)
+    of_job |= {"arguments": tuple(given), "scheduler_options": tuple(words or ())}
+    job = Job(launcher=where, space=str(file.resolve()), **of_job)
     folder = Path(job.out).resolve() / f"{job.name}.launch"  # beside that of the study, which a study makes itself
     if job.walltime_s < LEAST_WALLTIME_S:
         rule = f"must be {LEAST_WALLTIME_S} s or more, to start Ray and to end cleanly in"
@@ -107,9 +104,9 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         texts[SCRIPT] = launcher.script()
     if only_print:
         name, text = list(texts.items())[-1]
-        write(f"\n# {folder / name}\n{mask_credentials(text)}\n")
+        say(f"\n# {folder / name}\n{mask_credentials(text)}")
         if job.launcher in BATCH:
-            write(f"Submit with: {shlex.join(launcher.submission())}\n")
+            say(f"Submit with: {shlex.join(launcher.submission())}")
         return 0
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,7 +117,7 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         raise ClusterError(where=str(folder), rule=rule, got=error.strerror, fix=fix) from error
     if job.launcher in BATCH:
         job_id = launcher.submit()
-        write(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}\n")
+        say(f"Submitted as job {job_id}. Its log: {folder / f'job-{job_id}.log'}")
         say(f"Watch it: {shlex.join(['python', '-m', 'study', 'status', job.study])}")
         return 0
     from study.launch.supervisor import supervise
@@ -129,12 +126,13 @@ def start(launcher: Launcher, spec: StudySpec, *, only_print: bool) -> int:
         head = parse_hosts(job.hosts)[0].name
         study = PurePosixPath(job.workdir) / job.study  # which may be absolute
         say(f"\nThe study is in {study} on {head}. To fetch it:")
-        write(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}\n")
+        say(f"  rsync -a {shlex.join([f'{head}:{study}', 'studies/'])}")
     return code
 
 
 def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
-    """Say what is reserved and what the plan needs, and refuse what can never fit."""
+    """Say what is reserved, and the plan as a dry run would there; refuse what can never fit."""
+    from study.cli.display import plan_text
     from study.designs.registry import make_plan
 
     job, sizes = launcher.job, launcher.planned_cpus()
@@ -149,11 +147,6 @@ def _say_plan(launcher: Launcher, spec: StudySpec) -> None:
     if len(known) > 1 and not job.use_head:
         say("The first node runs Ray's head and the study's driver; with --use-head it runs trials too.")
         known = known[1:]
-    shape = {"memory_mb": UNKNOWN, "num_gpus": UNKNOWN}
-    nodes = [NodeShape(address="node", num_cpus=size, physical_cpus=size, **shape) for size in known]
-    plan = make_plan(spec, ClusterShape(nodes=tuple(nodes)))
-    cost = cpu_hours(plan.hours * plan.cluster.capacity)
-    guess = f"about {duration(3600 * plan.hours)} there, {cost} (guessed, within a factor of five)"
-    say(f"The plan: {count(plan.num_trials, 'trial')}, {guess}.")
-    if emulated := sorted({each.num_env_runners for each in plan.kinds if each.execution == "emulated"}):
-        say(f"Emulated there, so their timing is not measured: trials of {listed(emulated)} runners.")
+    of_each = ({"num_cpus": size, "physical_cpus": size} for size in known)
+    nodes = [NodeShape(address="node", memory_mb=UNKNOWN, num_gpus=UNKNOWN, **cpus) for cpus in of_each]
+    say(plan_text(make_plan(spec, ClusterShape(nodes=tuple(nodes))), spec, name=job.name))
