@@ -280,7 +280,7 @@ class Overlapping(MeasuredAlgorithm):
             sum(measurement.env_steps for measurement in self._arrived) < self.config.total_train_batch_size
             or time.perf_counter() - began < ITERATION_S
         ):
-            super().training_step()
+            self._step_of_rllib()
         self.last_step = self._measured()
         if self.last_step.num_gradient_updates:
             self._learnt_at_s = time.perf_counter()
@@ -295,13 +295,18 @@ class Overlapping(MeasuredAlgorithm):
         self._asks = False
         try:
             while self._asked:
-                super().training_step()
+                self._step_of_rllib()
         finally:
             self._asks = True
         limit_s = self.config.sample_timeout_s
         if not all(self.ask_learners(lambda learner: learner.finish(limit_s), times=2)):
             raise self._late("learner", "all batches must be learnt from")
         self.last_step = self._measured()
+
+    def _step_of_rllib(self) -> None:
+        """Take a step of RLlib's, which waits without limit where its learner does not come to an end."""
+        # Samples are waited for as long at most, and have an error of their own.
+        self.wait_for("learner", "an update must end", super().training_step, times=2)
 
     def _measured(self) -> StepMeasurement:
         self._learnt = self.ask_learners(CountingLearner.learnt_so_far)

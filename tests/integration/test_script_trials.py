@@ -288,6 +288,25 @@ def test_hosted_runners_do_what_real_ones_do(name: str) -> None:
     np.testing.assert_equal(hosted, real)
 
 
+class Numbered(gymnasium.Wrapper):
+    """Pays the number of its runner once, and ends."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._pay = float(config.worker_index)
+
+    def step(self, action: Any) -> Any:
+        observation, *_ = super().step(action)
+        return observation, self._pay, True, False, {}
+
+
+@pytest.mark.parametrize("execution", ["real", "emulated"])
+def test_the_environments_that_judge_have_a_number_that_no_runner_has(execution: str) -> None:
+    with running(ppo().environment(Numbered), execution=execution) as trial:
+        evaluations = of_kind(play(trial), "evaluation")
+    assert {value for each in evaluations for value in each.returns} == {3.0}  # after two runners
+
+
 def test_a_trial_says_what_it_hosts() -> None:
     with hosted(with_filter()) as trial:
         results = play(trial)
