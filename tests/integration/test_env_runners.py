@@ -30,7 +30,11 @@ from tests.spaces import spec
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
-BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+ACTIONS = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]]
+BOX, UNBOUNDED = (
+    Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
+    Box(-np.inf, np.inf, (2,), np.float32),
+)
 VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
@@ -69,15 +73,6 @@ def test_a_network_is_evaluated_as_its_module_does(action: Any, observation: Any
         module.set_state(state)  # the function follows the weights
 
 
-@pytest.mark.parametrize("action", [DISCRETE, MULTI, BOX], ids=["discrete", "multi", "box"])
-def test_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
-    module, rule = module_of(action), action_rule(action)
-    inputs = np.random.default_rng(0).normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
-    distribution = module.get_exploration_action_dist_cls().from_logits(torch.from_numpy(inputs).flatten(0, 1))
-    best = distribution.to_deterministic().sample().numpy()
-    np.testing.assert_array_equal(rule.greedy(inputs).reshape(best.shape), best)
-
-
 @pytest.mark.parametrize("action", [DISCRETE, MULTI], ids=["discrete", "multi"])
 def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -> None:
     rule, n = action_rule(action), 60_000
@@ -91,17 +86,20 @@ def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -
         np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
 
 
-def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
-    actions = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]], np.float32)
-    scaled = scaling_for_environment(BOX, normalize_actions=True, clip_actions=False)(actions)
-    np.testing.assert_allclose(scaled, [[-2, 0], [0, 5], [2, 10], [2, 0]])
-    clipped = scaling_for_environment(BOX, normalize_actions=False, clip_actions=True)(actions)
-    np.testing.assert_allclose(clipped, [[-1, 0], [0, 0], [1, 1], [2, 0]])
-    raw = scaling_for_environment(BOX, normalize_actions=False, clip_actions=False)(actions)
-    np.testing.assert_array_equal(raw, actions)
-    unbounded = Box(-np.inf, np.inf, (2,), np.float32)
-    same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
-    np.testing.assert_array_equal(same, actions)
+@pytest.mark.parametrize(
+    ("space", "normalize", "clip", "expected"),
+    [
+        (BOX, True, False, [[-2, 0], [0, 5], [2, 10], [2, 0]]),
+        (BOX, False, True, [[-1, 0], [0, 0], [1, 1], [2, 0]]),
+        (BOX, False, False, ACTIONS),
+        (UNBOUNDED, True, False, ACTIONS),
+    ],
+)
+def test_actions_are_scaled_and_clipped_for_the_environment(
+    space: Box, normalize: bool, clip: bool, expected: Any
+) -> None:
+    scale = scaling_for_environment(space, normalize_actions=normalize, clip_actions=clip)
+    np.testing.assert_allclose(scale(np.array(ACTIONS, np.float32)), expected)
 
 
 # --- every runner ----------------------------------------------------------------------------------------------------

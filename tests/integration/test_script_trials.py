@@ -35,7 +35,7 @@ from study.trial.run import TrialRun
 from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
-from tests.script_facts import script_spec
+from tests.scripts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
@@ -98,11 +98,10 @@ class OwnLearner(PPOTorchLearner):
     """Stands for a loss of a person's own."""
 
 
-class StepsTwice(PPO):
-    """Has a training step that nobody knows."""
+class OwnStep(PPO):
+    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `Phases`."""
 
     def training_step(self) -> None:
-        super().training_step()
         super().training_step()
 
 
@@ -152,7 +151,7 @@ def test_several_agents_are_measured_in_steps_of_the_environment() -> None:
     "config",
     [
         ppo(DQNConfig()).training(num_steps_sampled_before_learning_starts=50, lr=1e-3),
-        ppo(PPOConfig(algo_class=StepsTwice)),
+        ppo(PPOConfig(algo_class=OwnStep)),
     ],
     ids=["DQN", "own training step"],
 )
@@ -219,13 +218,6 @@ class LogsByWorker(RLlibCallback):
         metrics_logger.log_value("drawn", random.random() + np.random.random(), reduce="mean")  # noqa: NPY002
 
 
-class Halves(PPO):
-    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `Phases`."""
-
-    def training_step(self) -> None:
-        super().training_step()
-
-
 def with_callback() -> PPOConfig:
     return ppo().environment(Told, env_config={"of": [0]}).callbacks(LogsByWorker)
 
@@ -236,7 +228,7 @@ CONFIGS: dict[str, Callable[[], PPOConfig]] = {
     "filter": with_filter,
     "agents": with_agents,
     "callback": with_callback,
-    "unknown step": lambda: ppo(PPOConfig(algo_class=Halves)),
+    "unknown step": lambda: ppo(PPOConfig(algo_class=OwnStep)),
 }
 
 
