@@ -127,7 +127,8 @@ def _is_plain(config: AlgorithmConfig, spec: StudySpec) -> bool:
 
 def _worker_index(spec: StudySpec) -> int:
     """Return the number of the runner that judges: no other runner's, and the same in every trial of a study."""
-    return 1 + max([*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ())])
+    scales: list[int] = [*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ())]
+    return 1 + max(scales)
 
 
 def _makers(config: AlgorithmConfig, index: int, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:

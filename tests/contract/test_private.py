@@ -74,6 +74,11 @@ def parameters_of(function):
         ("ray._private.auto_init_hook:auto_init_ray", ""),  # refuse_auto_init
         (f"{MANAGER}.actors", "self"),  # actors_of, kill_actors
         (f"{MANAGER}.clear", "self"),
+        (f"{MANAGER}.remove_actor", "self actor_id"),
+        (
+            f"{GROUP}._make_worker",  # hosted_runners
+            "self env_creator validate_env worker_index num_workers recreated_worker config spaces",
+        ),
         (f"{TORCH_MODULE}._forward", "self batch kwargs"),  # forward_of
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
@@ -92,6 +97,7 @@ def test_a_function_or_value_is_there(path, parameters):
     ("path", "names"),
     [
         (GROUP, "_worker_manager"),  # actors_of
+        (GROUP, "_tune_trial_id"),  # hosted_runners
         ("ray.rllib.core.learner.learner_group:LearnerGroup", "_worker_manager"),
         (
             CONFIG,  # option

@@ -195,7 +195,7 @@ def test_a_measured_sample_counts_what_it_returns(kind: str) -> None:
     assert sum(each.num_episodes for _, _, each in samples) == len(ended)
     assert sum(each.episode_return_sum for _, _, each in samples) == pytest.approx(sum(returns))
     assert sum(each.episode_len_sum for _, _, each in samples) == sum(returns)  # CartPole pays 1 a step
-    for episodes, (metrics,), measurement in samples:
+    for episodes, metrics, measurement in samples:
         assert measurement.env_steps == sum(map(len, episodes)) == metrics[NUM_ENV_STEPS_SAMPLED].peek()
         assert (measurement.failure, measurement.runner, measurement.num_runners) == (None, 1, 1)
 
@@ -218,7 +218,7 @@ def test_weights_are_set_and_followed(kind: str) -> None:
 def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
-    assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
+    assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
     assert isinstance(measurement.failure, TrialError)
     assert re.search(r"planted fault at step 5 \(environments.py, line \d+, in happens\)", measurement.failure.got)
     assert "tests/environments.py" in "".join(measurement.failure.__notes__)
