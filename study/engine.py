@@ -56,7 +56,7 @@ def other_engine(spec: "StudySpec") -> tuple[str, str] | None:
     if spec.traits.asynchronous or spec.algorithm == "A2C":  # their learner has no alternative
         del wanted["learner"]
     changed = {name: value for name, value in wanted.items() if getattr(spec, name) != value}
-    other = engine_of_space(spec.model_copy(update=changed))
+    other = engine_of_space(spec.having(**changed))
     return None if other == own else (other, " ".join(f"--set {key}={to}" for key, to in changed.items()))
 
 

@@ -11,14 +11,14 @@ import typing
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from study.adopted.loading import load_space, words
+from study.adopted.loading import with_script, words
 from study.console import say
 from study.errors import SpaceError, wrong_option
-from study.space.parsing import read_space, written
+from study.space.parsing import Source, parse_space, read_space, written
 from study.space.spec import StudySpec
 
 SPACE = typer.Option("--space", metavar="SPACE", help="Space file: a path, or the name of one in search_spaces/.")
@@ -100,35 +100,34 @@ def say_that_it_runs(script: str) -> None:
     say(f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts.", error=True)
 
 
+class Asked(NamedTuple):
+    """A space as the command line changes it."""
+
+    source: Source
+    spec: StudySpec
+    text: str
+    """As it is run: the file, or, without comments that may be wrong now, its changed content."""
+
+
+def load(space: str, given: list[str] | None, trials: int | None) -> Asked:
+    """Read a space and change it; a script that it names is run, which is said. `--trials` is one of the changes."""
+    changes = [*(given or []), *([] if trials is None else [f"search.num_trials={trials}"])]
+    source = read_space(space, overrides=changes)
+    if isinstance(script := source.content.get("config"), str):
+        say_that_it_runs(script)
+    file = Path(source.name)
+    changed = written(source.content, header=f"# {file.name}, with what the command line changed.") if changes else ""
+    return Asked(source, parse_space(with_script(source)), changed or file.read_text(encoding="utf-8-sig"))
+
+
 @contextlib.contextmanager
-def with_lines(space: str, given: list[str] | None) -> Iterator[None]:
-    """Let faults that are found after the space was read name their line in it."""
+def with_lines(source: Source) -> Iterator[None]:
+    """Let faults that are found after a space was read name their line in it."""
     try:
         yield
     except SpaceError as error:
-        source = read_space(space, overrides=given or [])
         faults = [replace(each, line=each.line or source.line_of(each.where)) for each in error.faults]
         raise SpaceError(source.name if error.source == "space" else error.source, faults) from error
-
-
-def load(space: str, given: list[str] | None, trials: int | None) -> StudySpec:
-    """Return the space as the command line changes it; a script that it names is run, which is said."""
-    if isinstance(script := read_space(space, overrides=given or []).content.get("config"), str):
-        say_that_it_runs(script)
-    return load_space(space, overrides=overrides_of(given, trials))
-
-
-def overrides_of(given: list[str] | None, trials: int | None) -> list[str]:
-    """Return the changes of a space: `--trials` is short for one of them."""
-    return [*(given or []), *([] if trials is None else [f"search.num_trials={trials}"])]
-
-
-def as_run(file: Path, changes: list[str]) -> str:
-    """Return the space as it is run: the file, or, without comments that may be wrong now, its changed content."""
-    source = read_space(file, overrides=changes)  # which refuses what is no text
-    if not changes:
-        return file.read_text(encoding="utf-8-sig")
-    return written(source.content, header=f"# {file.name}, with what the command line changed.")
 
 
 def check_stage(text: str | None, spec: StudySpec) -> None:

@@ -115,7 +115,7 @@ def _sees_pictures(spec: StudySpec) -> bool:
 def as_seen(spec: StudySpec, speeds: Speeds | None) -> StudySpec:
     """Return the space with RLlib's own learner where the observations that were seen are no vectors."""
     no_vectors = speeds is not None and len(speeds.observation_shape) == 3
-    return spec.model_copy(update={"learner": "rllib"}) if no_vectors and spec.learner == "auto" else spec
+    return spec.having(learner="rllib") if no_vectors and spec.learner == "auto" else spec
 
 
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:

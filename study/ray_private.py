@@ -145,7 +145,36 @@ def actors_of(group: Any) -> dict[int, Any]:
 
 def kill_actors(group: Any) -> None:
     """End the processes of a group; its public `stop` waits for those that hang."""
+    import ray
+
+    for number, actor in list(actors_of(group).items()):
+        if not isinstance(actor, ray.actor.ActorHandle):  # hosted: there is no process
+            group._worker_manager.remove_actor(number)
     group._worker_manager.clear()
+
+
+@contextlib.contextmanager
+def hosted_runners(host: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+    """Let groups that are made meanwhile take `host(make)` for each remote runner, in place of an actor of Ray's.
+
+    `make` makes the runner with a configuration of its own. RLlib has no place for another kind of process.
+    """
+    import ray
+    from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+    before = EnvRunnerGroup._make_worker
+
+    def made(group: Any, *, worker_index: int, config: Any, **given: Any) -> Any:
+        if worker_index == 0:
+            return before(group, worker_index=0, config=config, **given)
+        named = {"worker_index": worker_index, "tune_trial_id": group._tune_trial_id, **given}
+        return host(lambda: group.env_runner_cls(config=ray.get(config), **named))
+
+    EnvRunnerGroup._make_worker = made
+    try:
+        yield
+    finally:
+        EnvRunnerGroup._make_worker = before
 
 
 # --- RLlib's configurations, modules, connectors, learners -----------------------------------------------------------

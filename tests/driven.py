@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from study.driver.conductor import Conductor
 from study.machine.shape import ClusterShape
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow, ledger_of
-from study.records.records import Record, RecordLog, StudyClosed, TrialEnded, TrialStarted, read_lines
+from study.records.records import Record, RecordLog, StageDecided, StudyClosed, TrialEnded, TrialStarted, read_lines
 from study.space.spec import StudySpec
 from tests.reported import built, evaluation, iteration, report
 from tests.spaces import cluster
 from tests.spaces import spec as small_spec
 
 CLUSTER, ROOMY = cluster(local=(5, 2)), cluster(local=32)
+Outcome = Callable[[TrialRow], float | None]
+"""Final return of a trial by what it is to run; None where it fails."""
 
 
 class Driven:
@@ -34,8 +37,7 @@ class Driven:
             folder=self.folder,
             log=self.log,
             ledger=ledger,
-            provenance={},
-            **options,
+            **{"provenance": {}, **options},
         )
         self.kept: list[bool] = []
         """Of every part but the first: whether it goes on in the processes of the one before."""
@@ -53,7 +55,11 @@ class Driven:
             assert not self.conductor.exhausted  # else Tune would end, and Ray with it, at every phase
             yield started
 
-    def run(self, finish: Callable[[int], None], *, most: int | None = None) -> StudyClosed | None:
+    def finish(self, trial: int, final: float | None) -> None:
+        """Let a trial come to its end with a final return; None: it fails."""
+        raise NotImplementedError
+
+    def run(self, outcome: Outcome = lambda row: 250.0, *, most: int | None = None) -> StudyClosed | None:
         """End the trials of each group, the last one first, until `most` have ended (then as a kill leaves it)."""
         ended = 0
         for started in self.groups():
@@ -61,11 +67,16 @@ class Driven:
                 if ended == most:
                     self.log.close()
                     return None
-                finish(one.trial)
+                self.finish(one.trial, outcome(self.rows[one.trial]))
                 ended += 1
         closed = self.conductor.close()
         self.log.close()
         return closed
+
+    @property
+    def rows(self) -> dict[int, TrialRow]:
+        """The trials as this session knows them."""
+        return self.conductor.ledger.rows
 
 
 class Session(Driven):
@@ -81,14 +92,14 @@ class Session(Driven):
     def evaluate(self, trial: int, *returns: float, progress: float = 1.0) -> None:
         report(self.conductor, trial, evaluation(iteration(2), *returns, progress=progress), progress=progress)
 
-    def finish(self, trial: int, final: float = 250.0, policy: bytes | None = None) -> None:
+    def finish(self, trial: int, final: float | None = 250.0, policy: bytes | None = None) -> None:
+        if final is None:
+            self.conductor.end(trial, "failed", "planted")
+            return
         self.iterate(trial, 1)
         self.iterate(trial, 2)
         self.evaluate(trial, final)
         self.conductor.finish(trial, policy)
-
-    def run_all(self) -> StudyClosed | None:
-        return self.run(self.finish)
 
 
 def policy(files: Mapping[str, bytes]) -> bytes:
@@ -110,10 +121,23 @@ def rows(path: Path) -> dict[int, TrialRow]:
     return ledger_of(path / "records.jsonl").rows
 
 
-def assert_whole(path: Path, num_trials: int, failed: tuple[int, ...] | list[int] = ()) -> None:
-    """Every planned trial has ended exactly once, and nothing is left running."""
-    ended = [record for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ended) == list(range(num_trials))
-    assert {record.trial for record in ended if record.status == "failed"} == set(failed)
-    started = [(record.trial, record.attempt) for record in records(path) if isinstance(record, TrialStarted)]
-    assert len(set(started)) == len(started)
+def essence(path: Path) -> tuple[list[Any], dict[int, Any], Counter[int]]:
+    """Return what a study decided, what it ran, and how often each trial ended, without when and in how many sessions.
+
+    Raises:
+        AssertionError: An attempt had another setting than the first one of its trial.
+    """
+    written, started = records(path), dict[int, Any]()
+    decided = [each for each in written if isinstance(each, StageDecided)]
+    taken = [(each.phase, each.kept, each.dropped, each.evidence, each.requests) for each in decided]
+    for each in written:
+        if isinstance(each, TrialStarted):
+            own = (each.seed, each.digest, each.setting, each.stage)
+            assert started.setdefault(each.trial, own) == own
+    ended = [each for each in written if isinstance(each, TrialEnded) and each.status != "interrupted"]
+    return taken, started, Counter(each.trial for each in ended)
+
+
+def assert_whole(path: Path, num_trials: int) -> None:
+    """Every planned trial has ended exactly once."""
+    assert essence(path)[2] == Counter(range(num_trials))

@@ -4,30 +4,17 @@ import copy
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from study.designs.base import start_of
-from study.designs.holdup.stages import decide, phases, requests_of
-from study.metrics import WARMUP_ITERATIONS
-from study.planning import evaluation_due, num_cpus, progress_of
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger
-from study.records.records import (
-    Record,
-    StageDecided,
-    StudyClosed,
-    StudyOpened,
-    TrialEnded,
-    TrialRequest,
-    digest_of,
-    written_line,
-)
-from study.space.parameters import Value
-from study.space.settings import spec_of
+from study.records.ledger import TrialRow
+from study.records.records import Record, SettingsFrozen, StageDecided, TrialEnded, digest_of, written_line
 from study.space.spec import StudySpec
 from tests import reported
+from tests.driven import Driven, Outcome, records
 from tests.spaces import cluster as cluster_of
 from tests.spaces import spec as small_spec
 from tests.synthetic import make_folder
@@ -35,8 +22,8 @@ from tests.values import replace
 
 BEGUN = 1_700_000_000.0
 """Time of the first record; every later one is a second later."""
-NUM_ITERATIONS = 20
 NUM_EVALUATIONS = 5
+"""One after each iteration."""
 BUDGET = 2_000
 """Environment steps."""
 HOLDUP: dict[str, Any] = {
@@ -58,9 +45,6 @@ PROVENANCE = {
 }
 CLUSTER = cluster_of(n0=4, memory_mb=8000)
 """Too small for six real runners."""
-
-Outcome = Callable[[TrialRequest, Mapping[str, Value]], float | None]
-"""Final return of a trial, in [0, 500]; None where it fails."""
 
 
 def holdup_spec(**changes: Any) -> StudySpec:
@@ -91,94 +75,70 @@ def luck(*words: object) -> float:
     return int.from_bytes(raw[:4], "big") / 2**31 - 1
 
 
-def outcome(request: TrialRequest, rule: Mapping[str, Value]) -> float | None:
+def outcome(row: TrialRow) -> float | None:
     """Return a planted truth: what was searched reaches 480, rivals reach 300."""
-    is_rival = request.name == "naive_growth" or str(request.name).endswith(("unchanged", "grown"))
-    mean = 300.0 if is_rival else 480.0 - 30 * abs(math.log10(rule["lr"]) + 3)
-    return mean + 10 * luck(request.seed, digest_of(rule), request.num_env_runners)
+    is_rival = row.anchor == "naive_growth" or str(row.anchor).endswith(("unchanged", "grown"))
+    mean = 300.0 if is_rival else 480.0 - 30 * abs(math.log10(row.rule["lr"]) + 3)
+    return mean + 10 * luck(row.seed, digest_of(row.rule), row.num_env_runners)
+
+
+class Invented(Driven):
+    """A session of a hold-up study whose trials rise to their final return in a straight line.
+
+    One that fails does so half way, and one of more runners takes less time.
+    """
+
+    def __init__(self, path: Path, spec: StudySpec, **options: Any) -> None:
+        super().__init__(path, spec, cluster=CLUSTER, provenance=PROVENANCE, **options)
+
+    def finish(self, trial: int, final: float | None) -> None:
+        row, pace, steps = self.rows[trial], 12.0 / self.rows[trial].num_env_runners, BUDGET // NUM_EVALUATIONS
+        effective = {**row.setting, "hostnames": ["h0"]}
+        told: list[Any] = [replace(reported.built(), effective=effective, processes_per_node={"n0": row.num_cpus})]
+        times = {"sampling_time_s": pace * 0.6, "learning_time_s": pace * 0.3, "cpu_time_s": 144.0}
+        episodes = {"episode_return_sum": (final or 0.0) * 2, "num_episodes": 2.0, "episode_len_sum": float(steps)}
+        for number in range(1, NUM_EVALUATIONS + 1 if final is not None else NUM_EVALUATIONS // 2 + 1):
+            one = reported.iteration(number, steps=steps, seconds=pace, **times, **episodes)
+            mean = (final or 0.0) * min(number / NUM_EVALUATIONS / 0.6, 1.0)
+            returns = [mean] * self.spec.evaluation.episodes
+            told += [one, reported.evaluation(one, *returns, progress=number / NUM_EVALUATIONS)]
+        reported.report(self.conductor, trial, *told, progress=1.0)
+        if final is None:
+            self.conductor.end(trial, "failed", "invented")
+        else:
+            self.conductor.finish(trial, None)
+
+
+def with_policy(record: Record) -> Record:
+    """Return the end of a finished trial as if it had left a policy: to pack and to write so many takes long."""
+    if not isinstance(record, TrialEnded) or record.status != "finished":
+        return record
+    return replace(record, checkpoint=f"checkpoints/trial_{record.trial:05d}")
 
 
 def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | None = None) -> list[Record]:
-    """Return all records of a study, by the protocol's own decisions.
+    """Return all records of a study.
 
     Args:
         spec: Of a hold-up study.
         outcome: What trials come to.
         until: Name of the phase whose trials are the last on record.
     """
-    assert spec.holdup is not None
-    digest, cluster = spec.digest(), CLUSTER.to_json()
-    records: list[Record] = []
-    ledger, asked, decisions = Ledger(), requests_of(spec, ()), list[StageDecided]()
-
-    def add(record: Record) -> None:
-        if isinstance(record, TrialEnded):
-            summary = ledger.rows[record.trial].summarise(spec, record.status, moment=BEGUN + len(records) + 1)
-            record = replace(record, summary=summary)
-        records.append(record)
-        ledger.apply(record, BEGUN + len(records))
-
-    add(StudyOpened(session=1, num_trials=9, cluster=cluster, provenance=PROVENANCE, space_digest=digest))
-    for _, phase in phases(spec.holdup):
-        for number in range(len(ledger.rows), len(asked)):
-            for record in _trial(spec, number, asked[number], outcome):
-                add(record)
-        if phase == until:
-            return records
-        decision, frozen = decide(spec, ledger.rows, decisions)
-        decisions.append(decision)
-        records += [*([frozen] if frozen else []), decision]
-        asked += decision.requests
-    return [*records, StudyClosed(session=1, reason="complete")]
+    with tempfile.TemporaryDirectory() as folder:
+        Invented(Path(folder), spec).run(outcome)
+        found = [with_policy(each) for each in records(Path(folder))]
+    for at, record in enumerate(found):
+        if isinstance(record, StageDecided) and record.phase == until:
+            return found[: at - isinstance(found[at - 1], SettingsFrozen)]
+    return found
 
 
-def _trial(spec: StudySpec, number: int, request: TrialRequest, outcome: Outcome) -> Iterator[Record]:
-    """Yield the records of an emulated trial, which fails half way where its outcome is None."""
-    asked: tuple[dict[str, Value], int | None] = {}, None
-    if request.setting is None:
-        lr, batch = 10 ** (-3 + luck("lr", number)), int(30 + 19 * luck("steps", number))
-        asked = {"lr": lr, "steps_per_env_runner": batch}, number
-    cpus = num_cpus(spec_of(spec, request.variant), request.num_env_runners, "emulated")
-    request = replace(request, trial=number)
-    started = start_of(spec, request, *asked, attempt=1, num_cpus=cpus, execution="emulated")
-    yield started
-    label: dict[str, Any] = {"timing": "emulated", "timing_reason": "invented"}
-    built = replace(reported.built(), trial=number, attempt=1, effective={**started.setting, "hostnames": ["h0"]})
-    yield replace(built, processes_per_node={"n0": cpus}, **label)
-    final, length = outcome(request, started.rule), request.iterations or NUM_ITERATIONS
-    steps, pace = BUDGET // NUM_ITERATIONS, 12.0 / request.num_env_runners  # more runners, less time
-    times = {"sampling_time_s": pace * 0.6, "learning_time_s": pace * 0.3, "cpu_time_s": 36.0}
-    episodes = {"episode_return_sum": (final or 0.0) * 2, "num_episodes": 2.0, "episode_len_sum": float(steps)}
-    for iteration in range(1, length + 1 if final is not None else max(length // 2, 1) + 1):
-        rate = steps / pace if iteration > WARMUP_ITERATIONS else None
-        whose = {"trial": number, "attempt": 1, "steps": steps, "seconds": pace}
-        one = reported.iteration(iteration, **whose, env_steps_per_s=rate, **times, **episodes)
-        yield one
-        before, progress = (
-            progress_of(spec.budget, request.iterations, env_steps=steps * done, iterations=done, time_s=pace * done)
-            for done in (iteration - 1, iteration)
-        )
-        if evaluation_due(before, progress, spec.evaluation.num_evaluations):
-            # Up in a straight line to the final return at three fifths of the budget.
-            mean = (final or 0.0) * min(iteration / length / 0.6, 1.0)
-            yield reported.evaluation(one, *[mean] * spec.evaluation.episodes, progress=progress)
-    yield TrialEnded(
-        trial=number,
-        attempt=1,
-        status="failed" if final is None else "finished",
-        reason="invented" if final is None else "",
-        summary={},
-        checkpoint=None if final is None else f"checkpoints/trial_{number:05d}",
-        **label,
-    )
-
-
-def write_study(path: Path, spec: StudySpec, records: Iterable[Record]) -> StudyFolder:
-    """Write a study folder with these records, numbered and dated one after another."""
+def write_study(path: Path, spec: StudySpec, records: Iterable[Record] | None = None) -> StudyFolder:
+    """Write a study folder with these records, or with all of the study, numbered and dated one after another."""
     home = "/home/somebody"
     usual: dict[str, Any] = {"text": written_space(spec.to_json()), "created": BEGUN, "space": f"{home}/space.yaml"}
     folder = make_folder(path, f"sqlite:///{home}/mlflow.db", spec, **usual)
-    write_records(folder, records)
+    write_records(folder, study_records(spec) if records is None else records)
     return folder
 
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 
 def read(folder):
-    """Return the space, and (arm, scale) -> the runs of the confirmation by seed: score, return, solved, steps."""
+    """Return the space, and (stage, arm, scale) -> the runs by seed: score, return, solved, steps, CPU-seconds."""
     folder = Path(folder)
     space, packed = json.loads((folder / "study.json").read_text())["spec"], folder / "records.jsonl.xz"
     started, seen, status, spent = {}, defaultdict(list), {}, defaultdict(float)
@@ -31,33 +31,27 @@ def read(folder):
                 status[record["trial"]] = record["status"]
                 spent[record["trial"]] += record["summary"]["cpu_s_spent"] or 0.0
     floor, reference, target = (space["environment"][name] for name in ("floor", "reference", "target"))
-    arms = defaultdict(dict)
+    runs = defaultdict(dict)
     for trial, start in started.items():
-        if start["stage"] != "confirm":
-            continue
         means = [np.mean(np.array(each["returns"], dtype=float)) for each in seen[trial]]
         last = [mean for mean, each in zip(means, seen[trial], strict=True) if each["progress"] > 0.9 - 1e-9]
         final = np.mean(last or [np.nan])
         good = [mean >= target for mean in means]
         pairs = [place for place in range(len(good) - 1) if good[place] and good[place + 1]]
         ok = status[trial] == "finished" and np.isfinite(final)
-        arms[start["anchor"], start["setting"]["num_env_runners"]][start["seed"]] = {
+        one = {
+            "digest": start["digest"],
             "score": float(np.clip((final - floor) / (reference - floor), 0, 1.2)) if ok else 0.0,
             "final_return": float(final) if ok else floor,
             "solved": good[-3:] if ok else [False] * 3,
             "steps": seen[trial][pairs[0]]["env_steps"] if ok and pairs else space["budget"]["env_steps"],
             "never": not (ok and pairs),
+            "spent": spent[trial],
         }
-    hours = {
-        "all": sum(spent[trial] for trial, each in started.items() if each["stage"] in ("search", "race")) / 3600,
-        "small": sum(
-            spent[trial]
-            for trial, each in started.items()
-            if each["stage"] == "search" and each["setting"]["num_env_runners"] == space["holdup"]["small_scale"]
-        )
-        / 3600,
-    }
-    return space, arms, hours
+        arm = start["anchor"] if start["stage"] == "confirm" else None
+        key = start["seed"] if arm else (start["seed"], trial)
+        runs[start["stage"], arm, start["setting"]["num_env_runners"]][key] = one
+    return space, runs
 
 
 def column(runs, name):
@@ -67,12 +61,24 @@ def column(runs, name):
 
 def figures(folder):
     """Return place in the certificate -> the figure, of every figure that an answer prints; and the hours."""
-    space, arms, hours = read(folder)
-    found = {f"search.cpu_hours.{name}": value for name, value in hours.items()}
+    space, every = read(folder)
+    arms = {(name, scale): runs for (stage, name, scale), runs in every.items() if stage == "confirm"}
+    target, small, found = space["holdup"]["target_scale"], space["holdup"]["small_scale"], {}
+    for stage in ("search", "race", "confirm"):
+        ran = [(scale, one) for (of, _, scale), runs in every.items() if of == stage for one in runs.values()]
+        found[f"trials.{stage}.n"] = len(ran)
+        found[f"cpu_hours.{stage}"] = sum(one["spent"] for _, one in ran) / 3600
+        if stage == "search":
+            found["search.cpu_hours.small"] = sum(one["spent"] for scale, one in ran if scale == small) / 3600
+    found["search.cpu_hours.all"] = found["cpu_hours.search"] + found["cpu_hours.race"]
+    confirmed, raced = arms["winner", target].values(), every["race", None, target].values()
+    digest = next(iter(confirmed))["digest"]
+    chosen = [one["score"] for one in raced if one["digest"] == digest]
+    found["optimism.optimism"] = np.mean(chosen) - np.mean([one["score"] for one in confirmed])
     for (name, scale), runs in arms.items():
         score, place, n = column(runs, "score"), f"arms.{name}@{scale}", len(runs)
         half = stats.t.ppf(0.975, n - 1) * score.std(ddof=1) / n**0.5
-        found[f"{place}.n"] = n
+        found[f"{place}.n"], found[f"{place}.cpu_s_spent.value"] = n, column(runs, "spent").mean()
         found[f"{place}.score.value"], found[f"{place}.score.low"] = score.mean(), score.mean() - half
         found[f"{place}.iqm_final_return.value"] = stats.trim_mean(column(runs, "final_return"), 0.25)
         found[f"{place}.env_steps_to_target"] = column(runs, "steps").mean()

@@ -91,17 +91,16 @@ def run(
     file = find_space(source)
     given["name"] = checked_name(given.get("name") or file.stem)
     given["time_budget_s"] = None if time_budget is None else options.seconds(time_budget, "--time-budget")
-    text = options.as_run(file, options.overrides_of(set_, trials))
-    wanted = RunOptions(**given, space=config or str(file), space_text=text)
+    asked = options.load(str(file), set_, trials)
+    wanted = RunOptions(**given, space=config or str(file), space_text=asked.text)
     folder = StudyFolder(wanted.out / wanted.name)
-    spec = options.load(source, set_, trials)
-    options.check_stage(wanted.until, spec)
-    with options.with_lines(source, set_):
+    options.check_stage(wanted.until, asked.spec)
+    with options.with_lines(asked.source):
         if not dry_run:
-            _run(spec, wanted, folder)
+            _run(asked.spec, wanted, folder)
         if config is not None:
             say(file.read_text(encoding="utf-8").rstrip())
-        _print_plan(spec, wanted, source, error=config is not None)
+        _print_plan(asked.spec, wanted, source, error=config is not None)
 
 
 def _run(spec: StudySpec, wanted: RunOptions, folder: StudyFolder) -> NoReturn:
@@ -227,7 +226,7 @@ def doctor(
     Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
     also whether its largest trial fits.
     """
-    spec = None if space is None else options.load(space, set_, None)
+    spec = None if space is None else options.load(space, set_, None).spec
     from msgspec.structs import asdict
 
     from study.doctor import find_surroundings, judge

@@ -63,7 +63,7 @@ def launch(
         rule, fix = "must be options of sbatch or oarsub", "Drop them; options of ssh stand in ~/.ssh/config."
         raise wrong_option("after --", rule=rule, got=words[0], fix=fix)
     file = find_space(space)
-    spec = options.load(str(file), set_, trials)
+    spec = options.load(str(file), set_, trials).spec
     options.check_stage(until, spec)
     arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
     arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}

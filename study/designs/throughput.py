@@ -4,7 +4,7 @@ Each block begins and ends with the base cell. A drift of the machine (heat, nei
 the runs of the base cell show it.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,25 +31,21 @@ class Throughput(Design):
         section = spec.throughput
         assert section is not None  # the schema wants it
         cells = cells_of(spec)
-        processes = {name: (cell.scales, cell.resources.num_learners) for name, cell in cells.items()}
-        base, *others = cells
-        requests = list[TrialRequest]()
-        for block in range(section.blocks):
-            rng = np.random.default_rng([spec.search.sampler_seed, 3, block])
-            for name in in_block(others, base, rng, together=processes.__getitem__):
-                cell = cells[name]
-                request = TrialRequest(
-                    stage=THROUGHPUT,
-                    num_env_runners=cell.scales[0],
-                    seed=block + 1,
-                    setting={each: value for each, value in cell.parameters.items() if each != SCALE},
-                    name=name,
-                    iterations=WARMUP_ITERATIONS + section.iterations,
-                    group=len(requests),
-                    num_learners=cell.resources.num_learners,
-                )
-                requests.append(request)
-        return numbered(requests)
+        rngs = (np.random.default_rng([spec.search.sampler_seed, 3, block]) for block in range(section.blocks))
+        places = [(block, name) for block, rng in enumerate(rngs, start=1) for name in _in_block(cells, rng)]
+        return numbered(
+            TrialRequest(
+                stage=THROUGHPUT,
+                num_env_runners=cells[name].scales[0],
+                seed=block,
+                setting={each: value for each, value in cells[name].parameters.items() if each != SCALE},
+                name=name,
+                iterations=WARMUP_ITERATIONS + section.iterations,
+                group=number,
+                num_learners=cells[name].resources.num_learners,
+            )
+            for number, (block, name) in enumerate(places)
+        )
 
     def kinds(self, spec: StudySpec) -> tuple[TrialKind, ...]:
         """Return one kind of trial for each cell."""
@@ -78,17 +74,16 @@ class Throughput(Design):
         return f"block {row.seed}, {count(row.num_env_runners, 'runner')}, {row.anchor}"
 
 
-def in_block(
-    points: Sequence[str], base: str, rng: np.random.Generator, *, together: Callable[[str], Hashable]
-) -> list[str]:
-    """Return one block: the base, every point in random order, the base again.
+def _in_block(cells: Mapping[str, StudySpec], rng: np.random.Generator) -> list[str]:
+    """Return one block: the base cell, which is the first one, all others in random order, the base cell again.
 
-    Points of which `together` returns an equal key follow one another, the keys in random order too.
+    Cells of equal processes follow one another, these groups in random order too.
     """
-    order = [points[at] for at in rng.permutation(len(points))]
-    keys = list(dict.fromkeys(map(together, points)))
-    ranks = dict(zip(keys, rng.permutation(len(keys)), strict=True))
-    order.sort(key=lambda point: int(ranks[together(point)]))  # keeps the random order within a key
+    base, *others = cells
+    processes = {name: (cells[name].scales, cells[name].resources.num_learners) for name in others}
+    order, groups = [others[at] for at in rng.permutation(len(others))], list(dict.fromkeys(processes.values()))
+    ranks = dict(zip(groups, rng.permutation(len(groups)), strict=True))
+    order.sort(key=lambda name: int(ranks[processes[name]]))  # keeps the random order within a group
     return [base, *order, base]
 
 

@@ -180,8 +180,7 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
         rule, got = "must hold the trials that trials.csv shows", "none"
         raise RecordError(where=str(folder.records), rule=rule, got=got, fix=f"{RESTORE} Or move away trials.csv.")
     if spec.search.num_trials is not None and spec.search.num_trials < ledger.num_trials:
-        search = spec.search.model_copy(update={"num_trials": ledger.num_trials})
-        spec = spec.model_copy(update={"search": search})
+        spec = spec.having(search={"num_trials": ledger.num_trials})
     return spec, ledger
 
 

@@ -270,7 +270,7 @@ class _Session:
 
         def to_config(started: TrialStarted) -> dict[str, Any]:
             learners = started.setting.get(LEARNERS)
-            varied = None if learners is None else spec_of(conductor.spec, "study", num_learners=int(learners))
+            varied = None if learners is None else conductor.spec.having(resources={LEARNERS: int(learners)})
             space = json.dumps(varied.to_json()) if varied else specs[started.variant]
             return {TRIAL: TrialConfig(space=space, started=started, script=script)}
 
@@ -370,4 +370,4 @@ def with_lasting_learner(
         rule, got = "this study learns with `fused`, which needs JAX", "none here"
         fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
         raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
-    return spec.model_copy(update={"learner": learner})
+    return spec.having(learner=learner)

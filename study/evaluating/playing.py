@@ -197,7 +197,7 @@ def evaluate_policy(policy: ChosenPolicy, *, video: Path | None = None, **asked:
         check_own(policy.study.path)
         policy.study.check_code(policy.spec.own_code)
     changes = {name: value for name, value in asked.items() if value is not None}
-    spec = policy.spec.model_copy(update={"evaluation": policy.spec.evaluation.model_copy(update=changes)})
+    spec = policy.spec.having(evaluation=changes)
     from study.trial.evaluation import evaluate
     from study.trial.policy import read_state
 

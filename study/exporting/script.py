@@ -69,7 +69,7 @@ def trial_of(study: StudyFolder, trial: int) -> ExportedTrial:
         header.append(f"Last evaluation: mean return {mean:.6g} over {episodes}, {steps:,} env steps.")
     spec = spec_of(identity.parse(), row.variant)
     if learners is not None:
-        spec = spec_of(spec, "study", num_learners=int(learners))
+        spec = spec.having(resources={LEARNERS: int(learners)})
     return ExportedTrial(name=identity.name, spec=spec, row=row, setting=setting, header=header)
 
 
@@ -117,7 +117,7 @@ def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
     if not spec.learns:
         rule, got = "a space of one trial must learn", "a throughput study"
         raise AnalysisError(where="--format yaml", rule=rule, got=got, fix="Use `export --format python`.")
-    limited = spec.model_copy(update={"budget": spec.budget.model_copy(update={"iterations": row.iterations})})
+    limited = spec.having(budget={"iterations": row.iterations})
     description = f"Trial {row.trial} of the study {trial.name}"
     return space_file(limited, trial.setting, header=trial.header, description=description, seeds=seeds or [row.seed])
 

@@ -61,9 +61,9 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     def settle(self, spec: StudySpec) -> StudySpec:
         """Return a space with what it left to the beginning of the study: learner, processes, drawn seeds."""
         if spec.environment.process == "auto" and self.spec["environment"].get("process") == "own":
-            spec = spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
+            spec = spec.having(environment={"process": "own"})
         if spec.learner == "auto":
-            spec = spec.model_copy(update={"learner": self.spec.get("learner", "auto")})
+            spec = spec.having(learner=self.spec.get("learner", "auto"))
         seed = (self.spec.get("holdup") or {}).get("seed")
         if spec.holdup is not None and seed is not None and spec.holdup.seed in (None, seed):
             spec = spec.with_seed(seed)

@@ -275,7 +275,7 @@ def baselines(s: StudySpec) -> Faults:
         place = f"search.baselines.{index}.parameters"
         if given.get(SCALE, s.scales[0]) not in s.scales:
             yield fault(f"{place}.{SCALE}", f"must be among {s.scales}", given[SCALE], "List it in parameters.")
-        for each in batches(s.model_copy(update={"parameters": overlay(s.parameters, given)})):
+        for each in batches(s.having(parameters=overlay(s.parameters, given))):
             if (name := each.where.rpartition(".")[2]) in given:
                 yield replace(each, where=f"{place}.{name}")
 

@@ -99,14 +99,10 @@ WINNER_RLLIB, BEST_SMALL_RLLIB = "winner_rllib", "best_small_rllib"
 """The same two under RLlib's own runners and learner, where the study's engine is another one."""
 
 
-def spec_of(spec: StudySpec, variant: str, *, num_learners: int | None = None) -> StudySpec:
-    """Return the spec that a trial of this variant runs under, with so many learners where they are varied."""
-    if num_learners is not None:
-        return spec.model_copy(update={"resources": spec.resources.model_copy(update={LEARNERS: num_learners})})
+def spec_of(spec: StudySpec, variant: str) -> StudySpec:
+    """Return the spec that a trial of this variant runs under."""
     if variant == "stock":
-        environment = spec.environment.model_copy(update={"backend": "gymnasium"})
-        stock = {"runner": "stock", "learner": "rllib", "execution": "auto"}
-        return spec.model_copy(update={"environment": environment, **stock})
+        return spec.having(environment={"backend": "gymnasium"}, runner="stock", learner="rllib", execution="auto")
     return spec
 
 
@@ -138,5 +134,5 @@ def cell_of(spec: StudySpec, changes: Mapping[str, int]) -> tuple[str, StudySpec
     short = {"k": "num_envs_per_env_runner", "B": "train_batch_size", "m": "minibatch_size", "E": "num_epochs"}
     words = [f"n={scale}", *(f"{letter}={numbers[name]}" for letter, name in short.items() if name in numbers)]
     execution = "real" if spec.execution == "auto" else spec.execution
-    fixed = spec.model_copy(update={"parameters": numbers, "execution": execution})
-    return " ".join([*words, *([f"L={learners}"] if learners else [])]), spec_of(fixed, "study", num_learners=learners)
+    cell = spec.having(parameters=numbers, execution=execution, resources={LEARNERS: learners})
+    return " ".join([*words, *([f"L={learners}"] if learners else [])]), cell

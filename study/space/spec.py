@@ -369,16 +369,16 @@ suffices (of a search, at two of its scales), where environments wait (`step_wai
         content["parameters"] = {name: value for name, value in said if name not in usual or value != usual[name]}
         return content
 
+    def having(self, **changes: Any) -> "StudySpec":
+        """Return the spec with other values, of a section those that are named; nothing is checked."""
+        sections = {name: part for name in changes if isinstance(part := getattr(self, name), Section)}
+        changed = {name: part.model_copy(update=changes[name]) for name, part in sections.items()}
+        return self.model_copy(update=changes | changed)
+
     def with_seed(self, number: int) -> "StudySpec":
         """Return a hold-up study with the number that all its seeds are made of, as `holdup.seed` says."""
         assert self.holdup is not None
-        return self.model_copy(
-            update={
-                "holdup": self.holdup.model_copy(update={"seed": number}),
-                "evaluation": self.evaluation.model_copy(update={"seed": number}),
-                "search": self.search.model_copy(update={"sampler_seed": number}),
-            }
-        )
+        return self.having(holdup={"seed": number}, evaluation={"seed": number}, search={"sampler_seed": number})
 
     def digest(self) -> str:
         """Return the identity of the study: that of specs which differ in nothing that a trial depends on."""

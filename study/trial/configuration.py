@@ -33,7 +33,7 @@ from study.trial.engine.learning.asynchronous_learner import CountingLearner
 from study.trial.engine.learning.fused_learner import FusedPPOLearner, fused_obstacle, refusal
 from study.trial.engine.sampling.batched_runner import BatchedEnvRunner
 from study.trial.engine.sampling.lanes import LaneLayout
-from study.trial.engine.sampling.runner import HostedEnvRunner, StockEnvRunner, StockMultiAgentEnvRunner
+from study.trial.engine.sampling.runner import StockEnvRunner, StockMultiAgentEnvRunner
 from study.trial.experiment import with_spaces
 from study.trial.failures import described
 from study.trial.measured import Overlapping, Whole, measured_class, way_to_measure
@@ -47,7 +47,7 @@ def apply(
     """Return the complete, validated configuration of one trial, with attributes of ours beside RLlib's options.
 
     `script`: the script's file, or empty; `fallbacks`: a line for each of our parts that cannot serve; `lane_layout`:
-    the lanes, and the processes that step them; `hosted_runner_cls`: RLlib's runners that a `HostedEnvRunner` holds;
+    the lanes, and the processes that step them; `hosted`: whether the main process hosts RLlib's remote runners;
     `standardization`: `steps`, `rllib` or `none`, what advantages are standardised over; `optimizer`: of A2C.
 
     `base`, of `configuration_of`, is not changed; `setting` holds every parameter with a value, the scale included.
@@ -71,10 +71,11 @@ def _applied(
 ) -> AlgorithmConfig:
     facts = spec.script
     runners, lanes = int(setting[SCALE]), int(setting["num_envs_per_env_runner"])
-    layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated)
     config.env_id, config.script, config.fallbacks = spec.environment.id, facts.source.file if facts else "", []
+    batched = _set_runner(config, spec, facts.runner_obstacle if facts else "")
+    layout = LaneLayout(num_env_runners=runners, num_envs_per_env_runner=lanes, emulated=is_emulated and batched)
+    config.hosted = is_emulated and not batched
     _set_processes(config, spec, layout, seed=seed)
-    _set_runner(config, spec, obstacle=facts.runner_obstacle if facts else "", hosted=is_emulated)
     _set_parameters(config, spec, setting)
     obstacle = set_learner(config, facts.learner_obstacle if facts else "", asked=spec.learner)
     if obstacle and spec.algorithm == "A2C":  # RLlib's learner has another optimizer, and standardises
@@ -152,14 +153,13 @@ def _set_parameters(config: AlgorithmConfig, spec: StudySpec, setting: Mapping[s
 # --- the parts -------------------------------------------------------------------------------------------------------
 
 
-def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, hosted: bool) -> None:
-    """Set the class that samples; `hosted`: many of RLlib's runners share a process, as where runners are emulated."""
-    config.hosted_runner_cls = None
+def _set_runner(config: AlgorithmConfig, spec: StudySpec, obstacle: str) -> bool:
+    """Set the class that samples; return whether it is the batched runner, for which there may be an `obstacle`."""
     if spec.runner == "batched" and not obstacle:
         config.env_runner_cls = BatchedEnvRunner
         # Its connectors have no states: merging and broadcasting would be two more calls an iteration.
         config.env_runners(merge_env_runner_states=spec.traits.asynchronous, broadcast_env_runner_states=False)
-        return
+        return True
     if spec.runner == "batched":
         config.fallbacks.append(f"runner: RLlib's own instead of the batched one: {obstacle}")
     own: type = StockMultiAgentEnvRunner if config.is_multi_agent else StockEnvRunner
@@ -167,7 +167,8 @@ def _set_runner(config: AlgorithmConfig, spec: StudySpec, *, obstacle: str, host
     if given is not None and given not in (SingleAgentEnvRunner, MultiAgentEnvRunner):
         # An evaluation takes the first class that is not of this package: the name of the module is not left to Python.
         own = type(f"Measured{given.__name__}", (own, given), {"__module__": __name__})
-    config.env_runner_cls, config.hosted_runner_cls = (HostedEnvRunner, own) if hosted else (own, None)
+    config.env_runner_cls = own
+    return False
 
 
 def set_learner(config: AlgorithmConfig, obstacle: str, *, asked: str) -> str | None:

@@ -125,9 +125,15 @@ def _is_plain(config: AlgorithmConfig, spec: StudySpec) -> bool:
     return environment_alone and not config.is_multi_agent and not (spec.script and spec.script.runner_obstacle)
 
 
-def _makers(config: AlgorithmConfig, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
-    """Yield what makes each environment, which has a number that no runner of the training has."""
-    playing, index = _of_evaluation(config), int(config.num_env_runners or 0) + 1
+def _worker_index(spec: StudySpec) -> int:
+    """Return the number of the runner that judges: no other runner's, and the same in every trial of a study."""
+    scales: list[int] = [*spec.scales, *(spec.holdup.unseen_scales if spec.holdup else ())]
+    return 1 + max(scales)
+
+
+def _makers(config: AlgorithmConfig, index: int, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
+    """Yield what makes each environment of the runner with this number."""
+    playing = _of_evaluation(config)
     if draws:
         playing.env_config = {**playing.env_config, "render_mode": DRAWS}
     for number in itertools.count():
@@ -242,7 +248,7 @@ def _play(
     config: AlgorithmConfig, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None
 ) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
-    makers = _makers(config, draws=film is not None)
+    makers = _makers(config, _worker_index(spec), draws=film is not None)
     most = 1 if state is None else _side_by_side(config, spec)
     with contextlib.ExitStack() as made:
         envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
@@ -354,7 +360,8 @@ def _play_by_runner(
     if extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {})) is not None:
         config = config.copy(copy_frozen=False).env_runners(env_to_module_connector=extensions.normalized_observations)
     num_envs = min(_side_by_side(config, spec), len(episodes.all))
-    with runner_of(config, num_envs=num_envs, explore=explore, draws=film is not None) as runner:
+    index, draws = _worker_index(spec), film is not None
+    with runner_of(config, index=index, num_envs=num_envs, explore=explore, draws=draws) as runner:
         seed_globally(spec.evaluation.seed)  # modules draw from these generators, and many an environment
         vector = runner.env.unwrapped
         vector.envs = type(vector.envs)(_lanes(vector.envs, episodes, film))
@@ -365,10 +372,13 @@ def _play_by_runner(
 
 @contextlib.contextmanager
 def runner_of(
-    config: AlgorithmConfig, *, num_envs: int = 1, explore: bool = False, draws: bool = False
+    config: AlgorithmConfig, *, index: int = 1, num_envs: int = 1, explore: bool = False, draws: bool = False
 ) -> Iterator[EnvRunner]:
-    """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process."""
-    playing, makers = _of_evaluation(config), _makers(config, draws=draws)
+    """Yield RLlib's runner of a configuration, or the configuration's own, with environments in this process.
+
+    Their `worker_index` is `index`.
+    """
+    playing, makers = _of_evaluation(config), _makers(config, index, draws=draws)
     changes: dict[str, Any] = {
         "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
         "num_env_runners": 0,

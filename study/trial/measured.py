@@ -41,6 +41,7 @@ ITERATION_S = 1.0
 measures."""
 _WAITS_OF_AN_ITERATION = 10
 """A training step that nobody here knows may sample and learn so often."""
+_HERE = "sampling in the main process"
 _STOP_GRACE_S = 2.0
 """Runners that have not closed their environments after this long are killed."""
 
@@ -87,9 +88,12 @@ class MeasuredAlgorithm(Algorithm):
     def ask_runners(self, method: str, rule: str) -> list[Any]:
         """Return what a method of each process that samples returns, in their order; RLlib leaves out who is late."""
         group = self.env_runner_group
+        actors = sorted(actors_of(group).items())
         if not self.config.num_env_runners:
-            return [self.wait_for("sampling in the main process", rule, getattr(group.local_env_runner, method))]
-        asked = {getattr(actor, method).remote(): number for number, actor in sorted(actors_of(group).items())}
+            return [self.wait_for(_HERE, rule, getattr(group.local_env_runner, method))]
+        if self.config.hosted:
+            return self.wait_for(_HERE, rule, lambda: [actor.ask(method) for _, actor in actors])
+        asked = {getattr(actor, method).remote(): number for number, actor in actors}
         _, waiting = ray.wait(list(asked), num_returns=len(asked), timeout=self.config.sample_timeout_s)
         if waiting:
             raise self._late(_named(asked[each] for each in waiting), rule)
@@ -133,14 +137,15 @@ class MeasuredAlgorithm(Algorithm):
         """Stop everything; a runner that does not answer is killed, so that this never hangs."""
         if (group := getattr(self, "env_runner_group", None)) is not None:
             runner = group.local_env_runner
-            # Whatever fails while environments are closed must not keep the processes alive.
+            remote = {"local_env_runner": False, "healthy_only": False, "timeout_seconds": _STOP_GRACE_S}
+            stops: list[Callable[[], Any]] = [lambda: group.foreach_env_runner("stop", **remote)]
             if runner is not None and runner.env is not None:
+                stops.append(runner.stop)
+            for stop in stops:  # whatever fails while environments are closed must not keep the processes alive
                 with contextlib.suppress(Exception):  # the thread that made them may hang in one of them
-                    self.thread.within(_STOP_GRACE_S, runner.stop, otherwise=TrialError())
+                    self.thread.within(2 * _STOP_GRACE_S, stop, otherwise=TrialError())
+            if runner is not None:
                 runner.env = None  # RLlib would close them again, here
-            remote = {"local_env_runner": False, "healthy_only": False}
-            with contextlib.suppress(Exception):
-                group.foreach_env_runner("stop", timeout_seconds=_STOP_GRACE_S, **remote)
             kill_actors(group)
         super().cleanup()
         shutil.rmtree(self.logdir, ignore_errors=True)
@@ -173,7 +178,7 @@ class Phases(MeasuredAlgorithm):
         with timed("sampling_time_s", of_rllib.ENV_RUNNER_SAMPLING_TIMER):
             rounds = self._sample_batch()
         samples = [*itertools.chain(*rounds)]
-        self.metrics.aggregate([each for _, metrics, _ in samples for each in metrics], key=of_rllib.ENV_RUNNER_RESULTS)
+        self.metrics.aggregate([metrics for _, metrics, _ in samples], key=of_rllib.ENV_RUNNER_RESULTS)
         updates_before = self.ask_learners(_optimizer_steps)[0] or 0
         with timed("learning_time_s", of_rllib.LEARNER_UPDATE_TIMER):
             episodes = [episode for of_runner, _, _ in samples for episode in of_runner]
@@ -275,7 +280,7 @@ class Overlapping(MeasuredAlgorithm):
             sum(measurement.env_steps for measurement in self._arrived) < self.config.total_train_batch_size
             or time.perf_counter() - began < ITERATION_S
         ):
-            super().training_step()
+            self._step_of_rllib()
         self.last_step = self._measured()
         if self.last_step.num_gradient_updates:
             self._learnt_at_s = time.perf_counter()
@@ -290,13 +295,18 @@ class Overlapping(MeasuredAlgorithm):
         self._asks = False
         try:
             while self._asked:
-                super().training_step()
+                self._step_of_rllib()
         finally:
             self._asks = True
         limit_s = self.config.sample_timeout_s
         if not all(self.ask_learners(lambda learner: learner.finish(limit_s), times=2)):
             raise self._late("learner", "all batches must be learnt from")
         self.last_step = self._measured()
+
+    def _step_of_rllib(self) -> None:
+        """Take a step of RLlib's, which waits without limit where its learner does not come to an end."""
+        # Samples are waited for as long at most, and have an error of their own.
+        self.wait_for("learner", "an update must end", super().training_step, times=2)
 
     def _measured(self) -> StepMeasurement:
         self._learnt = self.ask_learners(CountingLearner.learnt_so_far)
@@ -347,7 +357,7 @@ class Overlapping(MeasuredAlgorithm):
             self._arrived.append(measurement)
             self._latest[measurement.runner] = measurement
         states = [connectors for *_, connectors in samples if connectors is not None]
-        metrics = [each for _, of_runner, *_ in samples for each in of_runner]
+        metrics = [of_runner for _, of_runner, *_ in samples]
         return [episodes for episodes, *_ in samples], states, metrics, set()
 
     def _ask_idle(self) -> None:

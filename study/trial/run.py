@@ -4,6 +4,7 @@ What was built is read back, each value where it takes effect: the optimizer, th
 runners. A trial in which it is not what was asked fails. Imports RLlib and torch; knows nothing of Ray Tune.
 """
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -30,14 +31,14 @@ from study.errors import TrialError
 from study.machine.load import NodeLoad
 from study.metrics import WARMUP_ITERATIONS
 from study.planning import evaluation_due, progress_of
-from study.ray_private import actors_of, connector_pieces, merged_connectors, pieces_to_module
+from study.ray_private import actors_of, connector_pieces, hosted_runners, merged_connectors, pieces_to_module
 from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
 from study.space.parameters import END_FRACTION, FRAGMENT, PARAMETERS, SCALE, Value, attribute
 from study.space.spec import StudySpec
 from study.trial.configuration import apply
 from study.trial.engine.extensions import OF_LEARNER, OF_RUNNERS, ExtendedPPOTorchLearner, NormalizedObservations
 from study.trial.engine.learning.fused_learner import FusedPPOLearner
-from study.trial.engine.sampling.runner import RunnerReport
+from study.trial.engine.sampling.runner import HostedActor, RunnerReport
 from study.trial.evaluation import evaluate
 from study.trial.experiment import configuration_of
 from study.trial.failures import SteadyThread, described, of_runner, original
@@ -161,7 +162,8 @@ class TrialRun:
 
 def _build(config: AlgorithmConfig, thread: SteadyThread, *, timeout_s: float) -> MeasuredAlgorithm:
     def build() -> MeasuredAlgorithm:
-        algorithm: MeasuredAlgorithm = config.build_algo()
+        with hosted_runners(HostedActor) if config.hosted else contextlib.nullcontext():
+            algorithm: MeasuredAlgorithm = config.build_algo()
         # With merging and broadcasting off RLlib leaves the runners at random weights of their own for one iteration.
         algorithm.env_runner_group.sync_weights(
             from_worker_or_learner_group=algorithm.learner_group, inference_only=True
@@ -216,7 +218,7 @@ def read_built(
 
     A `TrialError` says that a process did not answer in time, or that what was built is not what was asked.
     """
-    resources, is_remote = spec.resources, algorithm.config.num_env_runners > 0
+    resources, is_remote = spec.resources, algorithm.config.num_env_runners > 0 and not algorithm.config.hosted
     reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
@@ -227,7 +229,7 @@ def read_built(
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
         raise TrialError(where=where, rule=rule, got="; ".join(wrong), fix=fix)
     algorithm.learners_used()  # start-up is no training
-    stepped_here = () if is_remote else reports[0].place.runners
+    stepped_here = () if is_remote else tuple(sorted({runner for report in reports for runner, _ in report.lanes}))
     main = Place(process="main", runners=stepped_here, num_cpus=resources.num_cpus_for_main_process)
     places = [main, *(report.place for report in reports if is_remote)]
     if algorithm.config.num_learners:
@@ -281,7 +283,7 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         **learner,
         **dict.fromkeys(OF_RUNNERS, int(any(isinstance(piece, NormalizedObservations) for piece in pieces))),
         "seed": config.seed,
-        "num_sampling_processes": len(reports),
+        "num_sampling_processes": 1 if config.hosted else len(reports),
         "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
         "num_learners": config.num_learners,
         "normalize_actions": bool(config.normalize_actions),

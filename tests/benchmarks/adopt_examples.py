@@ -25,7 +25,7 @@ import pandas as pd
 from study.adopted.loading import read_script
 from study.errors import SpaceError
 from study.space.spec import ScriptFacts
-from tests.adopted import forked_readings
+from tests.scripts import forked_readings
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SCRIPTS = {"_old_api_stack", "classes", "utils", "utils.py", "__init__.py"}

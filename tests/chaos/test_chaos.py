@@ -69,6 +69,8 @@ class Row:
         return f"| {' | '.join(map(str, cells))} |"
 
 
+Harm = Callable[[Driver, Row], None]
+
 # --- harms: each is done to a driver that may be at any moment of its session ---------------------------------------
 
 
@@ -79,33 +81,21 @@ def below(driver: Driver) -> list[psutil.Process]:
     return []
 
 
-def kill_named(driver: Driver, word: str) -> None:
-    for process in below(driver):
-        with contextlib.suppress(psutil.Error):
-            if word in " ".join([process.name(), *process.cmdline()]):
-                kill_all([process])
+def killing(word: str) -> Harm:
+    """Return the harm that ends the processes with this word in their name or command line."""
 
+    def kill(driver: Driver, row: Row) -> None:
+        for process in below(driver):
+            with contextlib.suppress(psutil.Error):
+                if word in " ".join([process.name(), *process.cmdline()]):
+                    kill_all([process])
 
-def kill_driver(driver: Driver, row: Row) -> None:
-    driver.kill()  # what it leaves goes by itself, or with the next session
-
-
-def kill_trial(driver: Driver, row: Row) -> None:
-    kill_named(driver, "ray::StudyTrial")
-
-
-def kill_raylet(driver: Driver, row: Row) -> None:
-    kill_named(driver, "raylet/raylet")
-
-
-def kill_follower(driver: Driver, row: Row) -> None:
-    kill_named(driver, "study.mirrors.process")
+    return kill
 
 
 def terminate(driver: Driver, row: Row) -> None:
     """Send SIGTERM, every other time to all processes, as schedulers do; driver and all it started are gone in time."""
     started, sent = below(driver), time.monotonic()
-    assert driver.process is not None
     with contextlib.suppress(ProcessLookupError):
         (os.killpg if row.moments % 2 else os.kill)(driver.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,7 +114,7 @@ def start_second(driver: Driver, row: Row) -> None:
     second = Driver(driver.place)
     second.start(*OPTIONS)
     code = wait(second)
-    held = driver.process is not None and driver.process.poll() is None
+    held = driver.process.poll() is None
     if code is None or (held and code != 2):
         row.hung += 1
         row.remarks.append(f"the second driver ended with {code}")
@@ -141,11 +131,11 @@ def fill_disk(driver: Driver, row: Row) -> None:
     filler.unlink()
 
 
-HARMS: dict[str, Callable[[Driver, Row], None]] = {
-    "SIGKILL of the driver": kill_driver,
-    "SIGKILL of a trial": kill_trial,
-    "SIGKILL of the raylet": kill_raylet,
-    "SIGKILL of the follower": kill_follower,
+HARMS: dict[str, Harm] = {
+    "SIGKILL of the driver": lambda driver, row: driver.kill(),  # what it leaves goes by itself, or at a resume
+    "SIGKILL of a trial": killing("ray::StudyTrial"),
+    "SIGKILL of the raylet": killing("raylet/raylet"),
+    "SIGKILL of the follower": killing("study.mirrors.process"),
     "SIGTERM": terminate,
     "two drivers at once": start_second,
     "disk full": fill_disk,
@@ -157,7 +147,6 @@ HARMS: dict[str, Callable[[Driver, Row], None]] = {
 
 def wait(driver: Driver) -> int | None:
     """Return how a driver ends; None where it hangs, and it is killed."""
-    assert driver.process is not None
     try:
         return driver.process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -177,12 +166,11 @@ def run_to_end(driver: Driver, row: Row, *options: object) -> None:
     row.remarks.append(f"not complete: {driver.said.splitlines()[-1]}")
 
 
-def hit(place: Path, harm: Callable[[Driver, Row], None], row: Row, moment_s: float, *options: object) -> Driver:
+def hit(place: Path, harm: Harm, row: Row, moment_s: float, *options: object) -> Driver:
     """Start a study, do it harm at a moment, and run it to its end."""
     driver = Driver(place)
     driver.start(*OPTIONS, *options)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        assert driver.process is not None
         driver.process.wait(moment_s)
     harmed = time.monotonic()
     harm(driver, row)
@@ -198,7 +186,7 @@ def runs_of(uri: str) -> Counter[int]:
     return Counter(trial for trial, status in mlflow_trials(uri, "space") if status in ("FINISHED", "FAILED"))
 
 
-def harmed(place: Path, harm: Callable[[Driver, Row], None], row: Row, moment_s: float) -> None:
+def harmed(place: Path, harm: Harm, row: Row, moment_s: float) -> None:
     """Hit a study in a folder of its own, on a small disk where that is to be filled, and count."""
     disk = place / "studies"
     disk.mkdir(parents=True)
@@ -270,9 +258,8 @@ def driver(tmp_path):
 
 @pytest.fixture
 def cluster():
-    cluster = Cluster()
-    yield cluster
-    cluster.stop()
+    with contextlib.closing(Cluster()) as cluster:
+        yield cluster
 
 
 def start_on(driver, cluster, nodes, *options, **config):
@@ -348,11 +335,8 @@ def test_a_head_that_dies_ends_the_study_and_a_resume_on_a_new_cluster_finishes_
     cluster.crash_head()
     assert driver.end(180) == 75, driver.said
     assert "--resume" in driver.said and "Traceback" not in driver.said
-    other = Cluster()
-    try:
+    with contextlib.closing(Cluster()) as other:
         other.start_head(2)
         driver.settings = other.settings
         assert driver.run("--address", other.address, *lasting(60)) == 0, driver.said
-    finally:
-        other.stop()
     driver.assert_whole(1)

@@ -17,21 +17,18 @@ from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.commands import sync_study
-from study.driver.opening import RunOptions, new_identity, resumed_identity
 from study.errors import RecordError, TrackingError
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror, name_in_storage
-from study.mirrors.mlflow_mirror import MlflowMirror, identity_text
+from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess, mirrors_of, sync
-from study.records.folder import StudyFolder, pack
 from study.records.ledger import ledger_of
 from study.records.records import TrialStarted
 from tests import holdup
 from tests.event_files import assert_files_follow, event_files, scalars
-from tests.integration.mlflow_tools import assert_mirrored, children, contents, parent
-from tests.spaces import spec, throughput_spec
+from tests.integration.mlflow_tools import assert_mirrored, children, look, parent
+from tests.spaces import throughput_spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, whole_trial
-from tests.values import replace
 from tests.waiting import until
 
 
@@ -47,7 +44,7 @@ class Mlflow:
 
     def shown(self, folder):
         """Return all that the place holds, without what differs from one rebuild to the next."""
-        return contents(self.database)
+        return {run.key: run for run in look(self.database)}
 
     def assert_follows(self, folder):
         """The place holds what the records say, by a second implementation, and nothing else."""
@@ -338,23 +335,6 @@ def test_a_journal_is_made_anew_and_shows_what_optuna_was_asked_for(tmp_path, le
         assert len(trials) == len(asked)
         folder.optuna_journal.write_bytes(folder.optuna_journal.read_bytes() + left)
         folder.optuna_journal.with_name("optuna.journal.lock").touch()  # of a mirror that was killed
-
-
-def test_the_storage_is_part_of_what_a_study_is(tmp_path):
-    space, uri, storage = spec(), f"sqlite:///{tmp_path}/mlflow.db", "postgresql://me:se/cret@db/optuna"
-    identity = new_identity(space, RunOptions(name="demo", out=tmp_path, tracking_uri=uri, optuna_storage=storage))
-    folder = StudyFolder(tmp_path / "demo")
-    folder.prepare()
-    folder.write(identity, "environment: {}\n")
-    arguments = {**identity.spec, "config_args": "--hf-token se/cret"}
-    assert "cret" not in identity_text(replace(identity, spec=arguments))
-    assert resumed_identity(folder, space, RunOptions(name="demo", out=tmp_path, resume=True)) == identity
-    other = RunOptions(name="demo", out=tmp_path, resume=True, optuna_storage="postgresql://me:other@db/optuna")
-    assert resumed_identity(folder, space, other) == replace(identity, optuna_storage=other.optuna_storage)
-    append(folder, opened())
-    assert pack(folder, tmp_path / "packed").identity().optuna_storage is None
-    with pytest.raises(TrackingError, match="Optuna storage: must begin with one of"):
-        new_identity(space, RunOptions(name="demo", out=tmp_path, optuna_storage="http://127.0.0.1:5000"))
 
 
 @pytest.mark.minutes

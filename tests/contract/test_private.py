@@ -47,6 +47,10 @@ def resolved(path):
     return found
 
 
+def private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
 def parameters_of(function):
     """Return the names of a function's parameters, without the one that Ray adds to the methods of actors."""
     return " ".join(name for name in inspect.signature(function).parameters if name != "_ray_trace_ctx")
@@ -70,6 +74,11 @@ def parameters_of(function):
         ("ray._private.auto_init_hook:auto_init_ray", ""),  # refuse_auto_init
         (f"{MANAGER}.actors", "self"),  # actors_of, kill_actors
         (f"{MANAGER}.clear", "self"),
+        (f"{MANAGER}.remove_actor", "self actor_id"),
+        (
+            f"{GROUP}._make_worker",  # hosted_runners
+            "self env_creator validate_env worker_index num_workers recreated_worker config spaces",
+        ),
         (f"{TORCH_MODULE}._forward", "self batch kwargs"),  # forward_of
         ("ray.rllib.env.env_runner_state_server:EnvRunnerStateServer.pull", "self"),  # merged_connectors
         (f"{RUNNER}._log_env_steps", "self metric num_steps"),  # BatchedEnvRunner
@@ -88,6 +97,7 @@ def test_a_function_or_value_is_there(path, parameters):
     ("path", "names"),
     [
         (GROUP, "_worker_manager"),  # actors_of
+        (GROUP, "_tune_trial_id"),  # hosted_runners
         ("ray.rllib.core.learner.learner_group:LearnerGroup", "_worker_manager"),
         (
             CONFIG,  # option
@@ -126,16 +136,10 @@ def has_or_sets(kind, attribute):
 
 REPLACED = [
     ("study.trial.measured:MeasuredAlgorithm._setup_logdir", "ray.rllib.algorithms.algorithm:Algorithm"),
-    (
-        "study.trial.measured:Overlapping._sample_and_get_connector_states",
-        "ray.rllib.algorithms.impala:IMPALA",
-    ),
+    ("study.trial.measured:Overlapping._sample_and_get_connector_states", "ray.rllib.algorithms.impala:IMPALA"),
     ("study.trial.engine.learning.asynchronous_learner:CountingLearner._compute_off_policyness", LEARNER),
     ("study.trial.engine.extensions:ExtendedPPOTorchLearner._make_module", LEARNER),
-    (
-        "study.trial.engine.extensions:ExtendedPPOTorchLearner._set_optimizer_lr",
-        "ray.rllib.core.learner.torch.torch_learner:TorchLearner",
-    ),
+    ("study.trial.engine.extensions:ExtendedPPOTorchLearner._set_optimizer_lr", LEARNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER),
     ("study.trial.engine.sampling.runner:AsRLlib._try_env_reset", RUNNER_OF_SEVERAL),
 ]
@@ -196,11 +200,8 @@ def test_ray_reads_the_variables_that_it_is_given():
     assert [name for name in given - of_others if name.removeprefix("RAY_AUTH_") not in text and name not in text] == []
 
 
-def test_ray_has_the_exceptions_of_lost_processes():
-    assert all(issubclass(resolved(f"ray.exceptions:{name}"), Exception) for name in LOST)
-
-
 def test_ray_says_what_an_actor_died_of():  # died_alone
+    assert all(issubclass(resolved(f"ray.exceptions:{name}"), Exception) for name in LOST)
     messages = importlib.import_module("ray.core.generated.common_pb2")
     assert {"oom_context", "actor_died_error_context"} <= {*messages.ActorDeathCause.DESCRIPTOR.fields_by_name}
     reasons = {*messages.ActorDiedErrorContext.Reason.keys()}
@@ -227,8 +228,7 @@ except ray.exceptions.OutOfMemoryError as error:
 
 
 def test_jax_says_whether_it_was_used():
-    bridge = pytest.importorskip("jax._src.xla_bridge")
-    assert bridge.backends_are_initialized() in (False, True)
+    assert pytest.importorskip("jax._src.xla_bridge").backends_are_initialized() in (False, True)
 
 
 def test_tensorboardx_writes_without_torch():
@@ -246,10 +246,6 @@ def test_tensorboardx_writes_without_torch():
 ENGINE = re.compile(r"\.?(ray|torch|optuna|mlflow|tensorboardX|gymnasium|numpy|jax)\b")
 ALLOWED = ("_asdict", "_exit", "_replace")
 """Names with an underscore that Python documents, of `os` and of named tuples."""
-
-
-def private(name):
-    return name.startswith("_") and not name.startswith("__")
 
 
 def test_private_names_are_used_in_these_files_alone():

@@ -1,8 +1,8 @@
 """The commands as a person types them, in a folder of their own, and what they leave behind."""
 
+import collections
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,20 +27,6 @@ search: {sampler: tpe, num_trials: 4, seeds: [1, 2]}
 evaluation: {episodes: 4, num_evaluations: 2}
 """
 
-HOLDUP_STAGES = """evaluation: {episodes: 2, num_evaluations: 2}
-execution: emulated
-budget: {env_steps: 600}
-holdup:
-  target_scale: 3
-  small_scale: 1
-  naive_steps_per_env_runner: 100
-  num_settings: 4
-  race: {num_settings: 2, blocks: [1, 1]}
-  confirm: {num_seeds: 5, num_seeds_rllib: 0}
-  seed: 4
-"""
-"""What a small hold-up study of up to three runners runs; the unseen scales follow."""
-
 
 def environment():
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_", "MLFLOW_"))}
@@ -55,22 +41,11 @@ def study(*arguments):
     return [sys.executable, "-m", "study", *map(str, arguments)]
 
 
-def run(words, cwd, timeout=600):
-    """Run a command to its end; return it with its output."""
-    return subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
-
-
-def start(words, cwd, log):
-    """Start a command in a process group of its own, output to a file."""
-    return subprocess.Popen(
-        words, cwd=cwd, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-    )
-
-
-def kill(process):
-    """End a driver as a power cut would: no handler runs."""
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+def run(words, cwd, *, timeout=600, codes=(0,)):
+    """Run a command to its end, which must be with one of these codes; return it with its output."""
+    done = subprocess.run(words, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout)
+    assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
+    return done
 
 
 def ray_processes():
@@ -84,10 +59,12 @@ def ray_processes():
 
 
 def records(folder):
+    """Return the records of a study, none where it has none yet."""
     from study.records.folder import StudyFolder
     from study.records.records import read_lines
 
-    return [line.record for line in read_lines(StudyFolder(folder).records)]
+    file = StudyFolder(folder).records
+    return [line.record for line in read_lines(file)] if file.exists() else []
 
 
 def mlflow_trials(uri, name):
@@ -101,13 +78,20 @@ def mlflow_trials(uri, name):
 
 
 def assert_whole(folder, uri, num_trials, failed=()):
-    """Every planned trial ended exactly once: in the records and in MLflow; nothing is left running."""
+    """Every trial ended once, in the records and in MLflow, and every attempt began once and counted from 1."""
     from study.records.folder import StudyFolder
-    from study.records.records import TrialEnded
 
-    place = StudyFolder(folder)
-    planned = list(range(num_trials))
-    ends = [record for record in records(folder) if isinstance(record, TrialEnded) and record.status != "interrupted"]
-    assert sorted(record.trial for record in ends) == planned
-    expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in planned]
-    assert mlflow_trials(uri, place.identity().name) == expected
+    ends, begun = [], collections.defaultdict(list)
+    for record in records(folder):
+        match record.kind:
+            case "trial_started":
+                begun[record.trial].append(record.attempt)
+            case "iteration":
+                begun[record.trial, record.attempt].append(record.iteration)
+            case "trial_ended" if record.status != "interrupted":
+                ends.append(record.trial)
+    assert sorted(ends) == list(range(num_trials))
+    expected = [(trial, "FAILED" if trial in failed else "FINISHED") for trial in range(num_trials)]
+    assert mlflow_trials(uri, StudyFolder(folder).identity().name) == expected
+    for numbers in begun.values():
+        assert numbers == list(range(1, len(numbers) + 1)), "something began anew without saying so"

@@ -1,14 +1,14 @@
 """A study's driver as a process that tests watch and kill, and the laws that its records keep whatever happened."""
 
 import subprocess
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from study.records.records import Iteration, Record, TrialEnded, TrialStarted
+from study.records.records import Record, TrialEnded
 from tests.e2e import commands
 from tests.e2e.clusters import kill_all, workers_below
 from tests.waiting import until
@@ -43,14 +43,18 @@ class Driver:
         self.settings: list[str] = []
         """Words before the command."""
         self.uri = f"sqlite:///{place}/mlflow.db"
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Any = None
         (place / "space.yaml").write_text(space)
 
     def start(self, *options: object) -> None:
         """Start the driver."""
         words = commands.command("--space", "space.yaml", "--resume-or-start", *options)
         with (self.place / "log").open("a") as log:
-            self.process = commands.start([*self.settings, *words], self.place, log)
+            self.process = subprocess.Popen(
+                [*self.settings, *words],
+                **{"cwd": self.place, "env": commands.environment(), "stdout": log, "stderr": subprocess.STDOUT},
+                start_new_session=True,
+            )
 
     def run(self, *options: object, timeout: float = 300.0) -> int:
         """Start the driver and return how it ends."""
@@ -59,17 +63,16 @@ class Driver:
 
     def end(self, timeout: float = 300.0) -> int:
         """Wait for the driver and return its exit code."""
-        assert self.process is not None
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
-            commands.kill(self.process)
+            self.kill()
             pytest.fail(f"the driver did not end within {timeout:.0f} s:\n{self.said}")
 
     def kill(self) -> None:
         """End the driver as a power cut would."""
-        assert self.process is not None
-        commands.kill(self.process)
+        self.process.kill()
+        self.process.wait()
 
     def stop(self) -> None:
         """End a driver that still runs, and wait until the Ray that it started is gone."""
@@ -80,7 +83,6 @@ class Driver:
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
         return self.process.pid
 
     def workers(self, title: str = "") -> list[psutil.Process]:
@@ -92,7 +94,7 @@ class Driver:
         return (self.place / "log").read_text()
 
     def records(self) -> list[Record]:
-        return commands.records(self.folder) if (self.folder / "records.jsonl").exists() else []
+        return commands.records(self.folder)
 
     def count(self, kind: str) -> int:
         return sum(record.kind == kind for record in self.records())
@@ -101,7 +103,6 @@ class Driver:
         """Wait until so many records of a kind are written."""
 
         def come_so_far() -> bool:
-            assert self.process is not None
             found = self.count(kind) >= count
             assert found or self.process.poll() is None, f"the driver ended by itself before {what}:\n{self.said}"
             return found
@@ -114,13 +115,5 @@ class Driver:
         return [record for record in self.records() if isinstance(record, TrialEnded) and record.status == status]
 
     def assert_whole(self, num_trials: int, failed: Sequence[int] = ()) -> None:
-        """Every trial ended exactly once, and every attempt began once and counts its iterations from 1."""
+        """Every trial ended once, as `commands.assert_whole` has it."""
         commands.assert_whole(self.folder, self.uri, num_trials, failed=failed)
-        attempts, done = defaultdict[int, list[int]](list), defaultdict[tuple[int, int], list[int]](list)
-        for record in self.records():
-            if isinstance(record, TrialStarted):
-                attempts[record.trial].append(record.attempt)
-            if isinstance(record, Iteration):
-                done[record.trial, record.attempt].append(record.iteration)
-        for numbers in (*attempts.values(), *done.values()):
-            assert numbers == list(range(1, len(numbers) + 1)), "something began anew without saying so"

@@ -3,6 +3,7 @@
 In this process, but for three: what a shell sees, which modules a command loads, and a library that is hidden.
 """
 
+import functools
 import os
 import re
 import subprocess
@@ -62,6 +63,10 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
     assert (fault.where, fault.line is not None) == (where, True)
 
 
+slow = functools.partial(pytest.param, marks=pytest.mark.minutes)
+MYSQL, POSTGRESQL = "mysql://me:s3cr@127.0.0.1/runs", "postgresql://me:s3cr@127.0.0.1:9/runs"
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "words"),
     [
@@ -74,6 +79,9 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
         (["--resume"], SpaceError, "--resume: "),
         (["--tracking-uri", "file:///tmp/x"], TrackingError, "tracking URI: "),
         (["--tracking-uri", "http://127.0.0.1:9"], TrackingError, "tracking URI http://127.0.0.1:9: "),
+        slow(["--tracking-uri", MYSQL], TrackingError, "tracking URI mysql://***@127.0.0.1/runs: must take"),
+        slow(["--optuna-storage", POSTGRESQL], TrackingError, "Optuna storage postgresql://***@127.0.0.1:9/runs: "),
+        slow(["--optuna-storage", "postgresql+nobody://h/runs"], TrackingError, "Fix: For PostgreSQL pip install"),
         (["--address", "127.0.0.1:9"], ClusterError, "--address 127.0.0.1:9: "),
         (["--address", "nonsense"], ClusterError, "--address nonsense: "),
         (["--set", "resources.memory_main_mb=10000000"], ClusterError, "10000201 MB"),
@@ -83,7 +91,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
 def test_a_wrong_option_or_what_is_not_there_is_refused_before_anything_starts(options, kind, words):
     error = refused("run", "--space", "space.yaml", *options)
     assert isinstance(error, kind)
-    assert words in str(error)
+    assert words in str(error) and "s3cr" not in str(error)
 
 
 def test_a_python_without_the_packages_is_told_what_to_install():
@@ -99,22 +107,6 @@ def test_a_space_must_be_named_and_options_behind_two_dashes_go_to_the_scheduler
     launch = ["launch", "slurm", "--print", "--space", "space"]
     assert "--account=rl -pcpu" in study(*launch, *passed_on)
     assert "must be options of sbatch or oarsub, got other.yaml" in str(refused(*launch, "other.yaml"))
-
-
-@pytest.mark.minutes
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--tracking-uri", "mysql://me:s3cr@127.0.0.1/runs"], ("tracking URI mysql://***@127.0.0.1/runs", "MySQLdb")),
-        (["--optuna-storage", "postgresql+nobody://127.0.0.1/runs"], ("Optuna storage", "nobody", "[postgresql]")),
-        (["--optuna-storage", "postgresql://me:s3cr@127.0.0.1:9/runs"], ("Optuna storage", "onnection refused")),
-    ],
-)
-def test_a_database_that_cannot_work_is_told_before_ray_starts(options, words):
-    error = refused("run", "--space", "space.yaml", *options)
-    assert all(word in str(error) for word in words)
-    assert str(error).count("Fix:") == 1
-    assert "s3cr" not in str(error)
 
 
 def test_help_plan_and_refusals_do_not_import_an_engine(place):
@@ -150,7 +142,7 @@ def test_any_encoding_serves(place):
 
 
 def test_a_shell_sees_the_message_and_exit_code_2_and_no_traceback(place):
-    done = run(command("--space", "nowhere.yaml"), place)
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run(command("--space", "nowhere.yaml"), place, codes=(2,))
+    assert done.stdout == ""
     assert done.stderr.startswith("nowhere.yaml: 1 problem\n  --space: no such file")
     assert "Traceback" not in done.stderr

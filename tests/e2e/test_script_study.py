@@ -68,16 +68,15 @@ def place(tmp_path_factory):
     (place / "lib").mkdir()
     (place / "lib" / "parts.py").write_text(PARTS)
     (place / "space.yaml").write_text(SPACE)
-    done = run(command("--space", "space.yaml", "--name", "own", "--tracking-uri", "sqlite:///mlflow.db"), place)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(command("--space", "space.yaml", "--name", "own", "--tracking-uri", "sqlite:///mlflow.db"), place)
     return place
 
 
 def test_the_policy_gets_the_returns_on_record_and_is_filmed(place):
     (recorded,) = [each for each in records(place / "studies" / "own") if isinstance(each, Evaluation)]
-    done = run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.mp4"), place)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(
+        run(study("evaluate", "studies/own", "--trial", 0, "--json", "--video", "film.mp4"), place).stdout
+    )
     assert (found["returns"], found["as_recorded"]) == (recorded.returns, True)
     assert (place / "film.mp4").stat().st_size > 1000
 
@@ -95,8 +94,6 @@ def test_the_callback_s_metric_is_in_the_records_and_in_mlflow(place):
 
 def test_the_trial_s_values_are_printed_as_calls_and_as_a_space(place):
     calls = run(study("export", "studies/own", "--trial", 0), place)
-    assert calls.returncode == 0, calls.stderr
     assert ast.unparse(ast.parse(calls.stdout)) == "config.training(lr=0.01)"
     (place / "again.yaml").write_text(run(study("export", "studies/own", "--format", "yaml"), place).stdout)
-    planned = run(command("--space", "again.yaml", "--dry-run"), place)
-    assert planned.returncode == 0, planned.stderr
+    run(command("--space", "again.yaml", "--dry-run"), place)

@@ -3,6 +3,7 @@
 Real Ray, RLlib, Optuna and MLflow on SQLite.
 """
 
+import contextlib
 import csv
 import os
 import random
@@ -170,12 +171,9 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(driver):
 
 @pytest.fixture(scope="module")
 def live():
-    cluster = Cluster()
-    try:
+    with contextlib.closing(Cluster()) as cluster:
         cluster.start_head(num_cpus=8)
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture

@@ -56,8 +56,8 @@ class Invented(Driven):
         super().__init__(path, case.spec, cluster=cluster(n0=6))
         self._case, self._clock = case, clock
 
-    def finish(self, trial: int) -> None:
-        """Let a trial report, an iteration at a time, and end."""
+    def finish(self, trial: int, final: float | None) -> None:
+        """Let a trial report, an iteration at a time, and end; what it comes to follows from its setting."""
         row = self.conductor.ledger.rows[trial]
         scale, batch, key = (
             row.num_env_runners,
@@ -75,8 +75,8 @@ class Invented(Driven):
             told = [built({"host": "n0", "num_cpus": row.num_cpus})] if number == 1 else []
             told.append(one := iteration(number, steps=batch, seconds=seconds, cpu_time_s=seconds * row.num_cpus))
             if self.spec.learns and number % 2 == 0:
-                final = peak * min(number / length / 0.6, 1) + 6 * luck("return", *key, row.first_episode)
-                told.append(evaluation(one, final, progress=number / length))
+                mean = peak * min(number / length / 0.6, 1) + 6 * luck("return", *key, row.first_episode)
+                told.append(evaluation(one, mean, progress=number / length))
             report(self.conductor, trial, *told, progress=number / length)
         self.conductor.finish(trial, None, [self._case.loads[trial]] if trial in self._case.loads else [])
 
@@ -88,7 +88,7 @@ def text_of(name: str, folder: Path) -> str:
     with mock.patch.multiple(time, **stopped):
         for most in (*case.kills, None):
             session = Invented(folder, case, clock)
-            session.run(session.finish, most=most)
+            session.run(most=most)
             clock[0] += 3600  # until somebody notices
     lines = (json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines())
     kept = ({name: line[name] for name in ("kind", *KEPT[line["kind"]])} for line in lines if line["kind"] in KEPT)

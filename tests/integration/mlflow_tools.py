@@ -9,11 +9,10 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
@@ -52,7 +51,7 @@ Database = Path | str
 
 
 def look(database: Database, name: str = "demo") -> list[Seen]:
-    """Return all runs of experiment `name`, deleted ones too."""
+    """Return all runs of experiment `name`, deleted ones too, without the ids that differ from one to the next."""
     client = MlflowClient(database if isinstance(database, str) else f"sqlite:///{database}")
     if (experiment := client.get_experiment_by_name(name)) is None:
         return []
@@ -62,18 +61,10 @@ def look(database: Database, name: str = "demo") -> list[Seen]:
         histories = {key: client.get_metric_history(info.run_id, key) for key in data.metrics}
         points = {key: {(at.timestamp, at.step, at.value) for at in history} for key, history in histories.items()}
         shown = (info.run_name, info.status, info.lifecycle_stage == "active", info.start_time, info.end_time)
-        return Seen(*shown, data.params, data.tags, points, data.metrics)
+        tags = {key: value for key, value in data.tags.items() if key != "mlflow.parentRunId"}
+        return Seen(*shown, data.params, tags, points, data.metrics)
 
     return [seen(run) for run in client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)]
-
-
-def contents(database: Database) -> dict[tuple[str, ...], Any]:
-    """Return what MLflow holds, without the ids that differ from one rebuild to the next."""
-    found = {}
-    for run in look(database):
-        run.tags.pop("mlflow.parentRunId", None)
-        found[run.key] = run
-    return found
 
 
 def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
@@ -182,9 +173,9 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def start(self, timeout_s: float = 60.0, *, command: Sequence[str] = (), cwd: Path | None = None) -> None:
-        """Start it, or `command` in its place, and wait until it answers."""
-        command = command or [
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        command = [
             *(sys.executable, "-m", "mlflow", "server", "--workers", "1"),
             *("--host", "127.0.0.1", "--port", str(self.port)),
             *("--backend-store-uri", f"sqlite:///{self.database}"),
@@ -193,11 +184,11 @@ class Server:
         settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings, cwd=cwd
+                command, stdout=log, stderr=log, start_new_session=True, env=os.environ | settings
             )
-        until(self.answers, "the server answers", timeout_s)
+        until(self._answers, "the server answers")
 
-    def answers(self) -> bool:
+    def _answers(self) -> bool:
         try:
             ask_mlflow(self.uri)
         except TrackingError:

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 
-from study.designs.holdup.stages import RLLIB_DEFAULTS
 from study.designs.registry import make_plan
 from study.engine import engine_of_space
 from study.errors import SpaceError
@@ -96,15 +94,6 @@ def test_the_plan_says_why_rllibs_learner_serves() -> None:
 def test_values_that_rllib_refuses_are_a_fault_of_the_parameters() -> None:
     with pytest.raises(SpaceError, match=r"parameters: RLlib must accept the values, got .*minibatch_size"):
         built_config(setting={"minibatch_size": 500})
-
-
-def test_the_baselines_of_rllibs_defaults_are_rllibs() -> None:
-    assert set(RLLIB_DEFAULTS) == {name for name in ALGORITHMS["PPO"].parameters if not PARAMETERS[name].optional} - {
-        "num_env_runners"
-    }
-    found = {name: getattr(PPOConfig(), attribute(name)) for name in RLLIB_DEFAULTS if name != "grad_clip"}
-    assert {**found, "grad_clip": RLLIB_DEFAULTS["grad_clip"]} == dict(RLLIB_DEFAULTS)
-    assert PPOConfig().grad_clip is None
 
 
 # --- the exported script ----------------------------------------------------------------------------------------------

@@ -110,6 +110,18 @@ class Fails(CountingLearner):
         raise ArithmeticError("planted fault of the loss")
 
 
+class Hangs(CountingLearner):
+    def compute_loss_for_module(self, **arguments: Any) -> Any:
+        time.sleep(120)
+
+
+def test_a_learner_that_hangs_ends_the_trial_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "CountingLearner", Hangs)
+    late = "learner: an update must end within 2 times sample_timeout_s=10 s"
+    with running("APPO", resources__sample_timeout_s=10) as trial, pytest.raises(TrialError, match=late):
+        play(trial)
+
+
 @pytest.mark.parametrize("num_learners", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_a_learner_that_fails_is_no_hang(monkeypatch: pytest.MonkeyPatch, num_learners: int) -> None:
     monkeypatch.setattr(configuration, "CountingLearner", Fails)

@@ -30,7 +30,11 @@ from tests.spaces import spec
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
-BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+ACTIONS = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]]
+BOX, UNBOUNDED = (
+    Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
+    Box(-np.inf, np.inf, (2,), np.float32),
+)
 VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
@@ -69,15 +73,6 @@ def test_a_network_is_evaluated_as_its_module_does(action: Any, observation: Any
         module.set_state(state)  # the function follows the weights
 
 
-@pytest.mark.parametrize("action", [DISCRETE, MULTI, BOX], ids=["discrete", "multi", "box"])
-def test_greedy_actions_are_rllibs(action: gymnasium.Space) -> None:
-    module, rule = module_of(action), action_rule(action)
-    inputs = np.random.default_rng(0).normal(size=(6, 4, rule.num_inputs)).astype(np.float32)
-    distribution = module.get_exploration_action_dist_cls().from_logits(torch.from_numpy(inputs).flatten(0, 1))
-    best = distribution.to_deterministic().sample().numpy()
-    np.testing.assert_array_equal(rule.greedy(inputs).reshape(best.shape), best)
-
-
 @pytest.mark.parametrize("action", [DISCRETE, MULTI], ids=["discrete", "multi"])
 def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -> None:
     rule, n = action_rule(action), 60_000
@@ -91,17 +86,20 @@ def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -
         np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
 
 
-def test_actions_are_scaled_and_clipped_for_the_environment() -> None:
-    actions = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]], np.float32)
-    scaled = scaling_for_environment(BOX, normalize_actions=True, clip_actions=False)(actions)
-    np.testing.assert_allclose(scaled, [[-2, 0], [0, 5], [2, 10], [2, 0]])
-    clipped = scaling_for_environment(BOX, normalize_actions=False, clip_actions=True)(actions)
-    np.testing.assert_allclose(clipped, [[-1, 0], [0, 0], [1, 1], [2, 0]])
-    raw = scaling_for_environment(BOX, normalize_actions=False, clip_actions=False)(actions)
-    np.testing.assert_array_equal(raw, actions)
-    unbounded = Box(-np.inf, np.inf, (2,), np.float32)
-    same = scaling_for_environment(unbounded, normalize_actions=True, clip_actions=False)(actions)
-    np.testing.assert_array_equal(same, actions)
+@pytest.mark.parametrize(
+    ("space", "normalize", "clip", "expected"),
+    [
+        (BOX, True, False, [[-2, 0], [0, 5], [2, 10], [2, 0]]),
+        (BOX, False, True, [[-1, 0], [0, 0], [1, 1], [2, 0]]),
+        (BOX, False, False, ACTIONS),
+        (UNBOUNDED, True, False, ACTIONS),
+    ],
+)
+def test_actions_are_scaled_and_clipped_for_the_environment(
+    space: Box, normalize: bool, clip: bool, expected: Any
+) -> None:
+    scale = scaling_for_environment(space, normalize_actions=normalize, clip_actions=clip)
+    np.testing.assert_allclose(scale(np.array(ACTIONS, np.float32)), expected)
 
 
 # --- every runner ----------------------------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ def test_a_measured_sample_counts_what_it_returns(kind: str) -> None:
     assert sum(each.num_episodes for _, _, each in samples) == len(ended)
     assert sum(each.episode_return_sum for _, _, each in samples) == pytest.approx(sum(returns))
     assert sum(each.episode_len_sum for _, _, each in samples) == sum(returns)  # CartPole pays 1 a step
-    for episodes, (metrics,), measurement in samples:
+    for episodes, metrics, measurement in samples:
         assert measurement.env_steps == sum(map(len, episodes)) == metrics[NUM_ENV_STEPS_SAMPLED].peek()
         assert (measurement.failure, measurement.runner, measurement.num_runners) == (None, 1, 1)
 
@@ -220,7 +218,7 @@ def test_weights_are_set_and_followed(kind: str) -> None:
 def test_what_the_environment_raises_is_reported(kind: str) -> None:
     runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
     episodes, metrics, measurement = runner.measured_sample()
-    assert (episodes, metrics, measurement.env_steps) == ([], [], 0)
+    assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
     assert isinstance(measurement.failure, TrialError)
     assert re.search(r"planted fault at step 5 \(environments.py, line \d+, in happens\)", measurement.failure.got)
     assert "tests/environments.py" in "".join(measurement.failure.__notes__)

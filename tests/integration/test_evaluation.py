@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -32,7 +31,7 @@ from study.trial.experiment import configuration_of, with_spaces
 from study.trial.policy import read_state
 from study.trial.run import pack_policy, state_of
 from tests.environments import Plain, Raises
-from tests.script_facts import as_of_script
+from tests.scripts import as_of_script
 from tests.spaces import spec
 
 Built = tuple[StudySpec, AlgorithmConfig, dict[str, Any]]
@@ -220,26 +219,6 @@ def test_our_own_evaluation_has_the_returns_of_rllibs_runner(
     assert theirs.num_cut == ours.num_cut
 
 
-class Recalls(gymnasium.Env):
-    """Shows a cue once; a step later pays what fits it. The cue belongs to the seed."""
-
-    observation_space = Box(-1, 1, (2,), np.float32)
-    action_space = Discrete(2)
-
-    def __init__(self, context: Any = None) -> None:
-        self.wrong = dict(context or {}).get("wrong", 0.0)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.cue, self.steps = int(self.np_random.integers(2)), 0
-        return np.array([2 * self.cue - 1, 0], np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        reward = 0.0 if self.steps == 1 else float(action == self.cue) or self.wrong
-        return np.array([0, self.steps / 10], np.float32), reward, self.steps == 4, False, {}
-
-
 def test_states_belong_to_their_episodes_and_own_evaluation_settings_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     space, config = spec(evaluation__episodes=20), recurrent()
     state = state_in(config)
@@ -247,8 +226,8 @@ def test_states_belong_to_their_episodes_and_own_evaluation_settings_hold(monkey
     monkeypatch.setattr(evaluation, "MAX_SIDE_BY_SIDE", 1)
     assert played(config, state, space).returns == together
     assert len(set(together)) > 1
-    config.evaluation(evaluation_config={"env_config": {"wrong": -100.0}})
-    assert min(played(config, state, space).returns) < min(together)
+    config.evaluation(evaluation_config={"env_config": {"sutton_barto_reward": True}})
+    assert set(played(config, state, space).returns) == {-1.0}
 
 
 def test_connectors_have_their_states_and_keep_them() -> None:
@@ -305,7 +284,7 @@ def two_agents() -> AlgorithmConfig:
 
 def recurrent() -> AlgorithmConfig:
     network = DefaultModelConfig(fcnet_hiddens=[8], use_lstm=True, lstm_cell_size=8, max_seq_len=4)
-    return configured(Recalls, network=network)
+    return configured("CartPole-v1", network=network)
 
 
 def test_several_agents_are_added_up() -> None:

@@ -286,15 +286,15 @@ def test_only_observations_actions_and_rewards_of_steps_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vf_clip_param", "at", "applied", "said"),
+    ("vf_clip_param", "at", "applied"),
     [
-        pytest.param(math.inf, 15, None, "1 of 3 minibatches", id="a loss that is not finite is left out"),
-        pytest.param(10.0, 15, None, "1 of 3 minibatches", id="a gradient that is not finite is left out"),
-        pytest.param(10.0, 30, 2, "1 of 3 minibatches", id="the last gradient that is not finite is left out"),
+        pytest.param(math.inf, 15, None, id="a loss that is not finite is left out"),
+        pytest.param(10.0, 15, None, id="a gradient that is not finite is left out"),
+        pytest.param(10.0, 30, 2, id="the last gradient that is not finite is left out"),
     ],
 )
 def test_what_is_not_finite_is_not_applied(
-    vf_clip_param: float, at: int, applied: int | None, said: str, caplog: pytest.LogCaptureFixture
+    vf_clip_param: float, at: int, applied: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One reward whose square is infinite in single precision: so is the norm, and the loss unless it is clipped."""
     options = {"standardization": "none", "gamma": 0.0, "lambda_": 0.0, "vf_clip_param": vf_clip_param}
@@ -305,7 +305,7 @@ def test_what_is_not_finite_is_not_applied(
     fragments[number].rewards.data[at - ends[number]] = 1e30
     with caplog.at_level(logging.WARNING):
         results = update(learner, fragments, num_epochs=1, minibatch_size=12)
-    assert said in caplog.text
+    assert "1 of 3 minibatches" in caplog.text
     assert math.isfinite(results[f"{DEFAULT_MODULE_ID}/total_loss"])
     assert all(torch.isfinite(value).all() for value in weights(learner).values())
     if applied is not None:  # in order: what is left is what the minibatches before would have taught
@@ -322,12 +322,10 @@ def test_what_is_not_finite_is_not_applied(
         ({"grad_clip": 0.1, "grad_clip_by": "value"}, "grad_clip_by is value"),
         ({"model": {"fcnet_use_layernorm": True}}, "layer normalisation"),
         ({"model": {"fcnet_activation": "elu"}}, "an activation is none of relu"),
-        ({}, None),
     ],
 )
-def test_what_it_cannot_serve_is_said(changes: dict[str, Any], words: str | None) -> None:
-    reason = fused_obstacle(configured(PPOTorchLearner, **changes))
-    assert reason is None if words is None else words in str(reason)
+def test_what_it_cannot_serve_is_said(changes: dict[str, Any], words: str) -> None:
+    assert words in str(fused_obstacle(configured(PPOTorchLearner, **changes)))
 
 
 def test_where_jax_is_in_other_use_rllibs_own_serves_unless_the_fused_one_is_asked_for(monkeypatch: Any) -> None:

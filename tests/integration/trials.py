@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from study.records.records import Evaluation, Iteration, TrialBuilt, TrialStarted
+from study.records.records import TrialStarted
 from study.space.parameters import PARAMETERS
 from study.space.spec import StudySpec
 from study.trial.measure import TrialResult
@@ -19,8 +19,6 @@ from tests.values import replace
 
 if TYPE_CHECKING:
     from study.trial.run import TrialRun
-
-KINDS: dict[str, type] = {"trial_built": TrialBuilt, "iteration": Iteration, "evaluation": Evaluation}
 
 
 def trial_config(
@@ -83,8 +81,8 @@ def play(trial: "TrialRun") -> list[TrialResult]:
 
 
 def of_kind(results: list[TrialResult], kind: str) -> list[Any]:
-    """Return the records of one of `KINDS` in some results."""
-    return [record for result in results for record in result.records if isinstance(record, KINDS[kind])]
+    """Return the records of a kind in some results."""
+    return [record for result in results for record in result.records if record.kind == kind]
 
 
 def weights_of(trial: "TrialRun") -> dict[str, Any]:

@@ -16,12 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from study.errors import ClusterError, TrackingError
+from study.errors import ClusterError
 from study.machine.cluster import _find_running
-from study.mirrors.process import MirrorProcess
 from tests.e2e.commands import SPACE, command, environment
 from tests.integration.mlflow_tools import Server
-from tests.synthetic import append, make_folder, opened, whole_trial
 
 MARK = "STUDY_UNDER_WATCH"
 """Environment variable by which the processes of one run are told from those of others."""
@@ -128,22 +126,6 @@ def test_a_secret_is_on_no_command_line_but_the_user_s_own_and_in_no_file_but_th
     assert files_with(secret, run.place) == ([identity] if name == "password" else [])  # a resume must find MLflow
     assert (stat.S_IMODE(identity.stat().st_mode), stat.S_IMODE(study.stat().st_mode)) == (0o600, 0o700)
     assert run.ray_folder_mode == 0o700
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("scheme", ["http://someone:{}@127.0.0.1:9", "postgresql://someone:{}@127.0.0.1:9/mlflow"])
-def test_a_mirror_that_reaches_nothing_tells_no_password(tmp_path, scheme):
-    password = f"PLANTED-{secrets.token_hex(8)}"
-    folder = make_folder(tmp_path / "study", scheme.format(password))
-    append(folder, opened(), *whole_trial(0))
-    mirror = MirrorProcess(folder)
-    with pytest.raises(TrackingError) as refused:
-        mirror.wait_ready("mlflow", timeout_s=20)
-    *_, report = mirror.finish(timeout_s=1)
-    assert report.behind > 0
-    assert password not in f"{refused.value} {report.reason}"
-    assert folder.mirror_log.stat().st_size > 0
-    assert files_with(password, tmp_path) == [folder.identity_file]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a process of another user can only be started by root")

@@ -2,23 +2,20 @@
 
 `ctl`, where servers run and users submit, `n1` and `n2`, where jobs run, on a network that only they see. /home is
 shared, as over NFS; /tmp, /var/tmp, /run, /dev and /dev/shm are each host's own. Two ordinary users, `tester` and
-`other`, exist only there. Nothing of the machine outside changes: a host is gone with its first process, which is this
-file as a program, and all of them with the process that made them.
+`other`, exist only there. Nothing of the machine outside changes: a host is gone with its first process, which is a
+shell, and all of them with the process that made them.
 """
 
 import contextlib
-import ctypes
-import json
 import os
-import select
+import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -27,6 +24,9 @@ ROOT = Path(__file__).resolve().parents[2]
 """The checkout."""
 SOURCES = {"PYTHONPATH": str(ROOT)}
 """Environment by which a program runs this checkout, and not another one that is installed."""
+PROGRAMS = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
+PROGRAMS -= {path for path in PROGRAMS if PROGRAMS & set(path.parents)}
+"""What every host sees where it lies here, whatever folders above it are closed to others."""
 ADDRESSES = {"ctl": "10.77.0.254", "n1": "10.77.0.1", "n2": "10.77.0.2"}
 NODES = ("n1", "n2")
 USERS = {"tester": 20001, "other": 20002}
@@ -37,9 +37,12 @@ FRESH = {
     **dict.fromkeys(("/dev/shm", "/tmp", "/var/tmp"), "1777"),
 }
 """Folders that every host has for itself, with their modes."""
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 CONTROLLERS = ("cpuset", "cpu", "cpuacct", "devices", "freezer")
 """Of control groups version 1, those that a batch scheduler confines its jobs with."""
 CGROUPS = Path("/sys/fs/cgroup")
+HOLD = "echo ready; while read -t 0.2 || (( $? > 128 )); do :; done"
+"""The first process of a host: until its input ends; bash waits for orphans meanwhile."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -47,31 +50,31 @@ def obstacle(*programs: str) -> str:
     """Return why hosts with these programs cannot be simulated here, nothing where they can."""
     names = ("unshare", "nsenter", "setpriv", "ip", "timeout", *programs)
     absent = [name for name in names if shutil.which(name, path=SEARCH_PATH) is None]
-    return "simulated hosts need root" if os.geteuid() else f"not installed: {', '.join(absent)}" if absent else ""
+    closed = [str(path) for path in PROGRAMS if path.stat().st_mode & 0o005 != 0o005]
+    if os.geteuid() or closed:
+        return f"simulated hosts need root, and {', '.join(closed) or 'a checkout'} to be open to other users"
+    return f"not installed: {', '.join(absent)}" if absent else ""
 
 
-@dataclass(kw_only=True)
 class Host:
     """One simulated host; made by `simulated_hosts`."""
 
-    name: str
-    groups: tuple[Path, ...] = ()
-    """Its control groups."""
-    _first: subprocess.Popen[bytes] = field(init=False)
-    pid: int = field(init=False, default=0)
-    """Of its first process, as this machine counts."""
+    def __init__(self, name: str, groups: Sequence[Path]) -> None:
+        self.name, self.groups, self.pid = name, groups, 0
+        """Its name, its control groups, and its first process, as this machine counts."""
 
-    def start(self, plan: Mapping[str, object], log: Path) -> None:
-        """Begin the host by a plan for `arrange`; its file system is arranged when this returns."""
+    def start(self, commands: Sequence[Sequence[object]], log: Path) -> None:
+        """Begin the host by commands that arrange its file system, which it has when this returns."""
         spaces = ["--net", "--mount", "--uts", "--pid", "--ipc", *(["--cgroup"] if self.groups else [])]
         words = ["unshare", *spaces, "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
-        words = [*self._join_groups(), *words, sys.executable, "-I", __file__]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        lines = [shlex.join(map(str, each)) for each in commands]
+        script = "\n".join(["set -e", "umask 022", f"hostname {self.name}", *lines, HOLD])
         with log.open("wb") as complaints:
-            self._first = subprocess.Popen(words, **pipes, stderr=complaints, start_new_session=True)  # type: ignore[call-overload]
-        assert self._first.stdin and self._first.stdout
-        self._first.stdin.write(json.dumps({"name": self.name, **plan}).encode() + b"\n")
-        self._first.stdin.flush()
+            self._first = subprocess.Popen(
+                [*self._join_groups(), *words, "bash", "-c", script],
+                **{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": complaints},
+                start_new_session=True,
+            )
         if self._first.stdout.readline() != b"ready\n":
             self._first.kill()
             raise RuntimeError(f"host {self.name} did not start: {log.read_text()}")
@@ -197,20 +200,11 @@ def simulated_hosts(
     """
     hosts = Hosts(folder=folder, by_name={})
     common = {**_prepare(hosts), **(binds or {})}
-    keep = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
-    keep -= {path for path in keep if keep & set(path.parents)}
-    closed = {str(place) for path in keep for place in [path, *path.parents] if place.stat().st_mode & 0o005 != 0o005}
     try:
         for name in ADDRESSES:
-            host = hosts.by_name[name] = Host(name=name, groups=_make_groups(folder, name) if groups else ())
-            mine = common | {source / name: target for source, target in (own or {}).items()}
-            plan = {
-                "fresh": {**dict.fromkeys(closed, "755"), **FRESH},
-                "keep": sorted(map(str, keep)),
-                "binds": [(str(source), target) for source, target in mine.items()],
-                "controllers": CONTROLLERS if groups else (),
-            }
-            host.start(plan, folder / f"{name}.log")
+            host = hosts.by_name[name] = Host(name, _make_groups(folder, name) if groups else ())
+            mine = {source / name: target for source, target in (own or {}).items()}
+            host.start(_arrangement(folder / f"root-{name}", common | mine, groups=groups), folder / f"{name}.log")
         _connect(hosts)
         yield hosts
     finally:
@@ -219,6 +213,38 @@ def simulated_hosts(
                 host.end()
         for top in {group.parent for host in hosts.by_name.values() for group in host.groups}:
             top.rmdir()
+
+
+def _arrangement(root: Path, binds: Mapping[Path, str], *, groups: bool) -> Iterator[Sequence[object]]:
+    """Yield the commands that make a host's view of the file system below `root`, and make that its root."""
+    closed = {place for path in PROGRAMS for place in path.parents if place.stat().st_mode & 0o005 != 0o005}
+    fresh = {**dict.fromkeys(map(str, closed), "755"), **FRESH}
+    root.mkdir()
+    yield "ip", "link", "set", "lo", "up"
+    yield "mount", "--rbind", "/", root
+    for path, mode in sorted(fresh.items()):  # parents first
+        yield "mkdir", "-p", f"{root}{path}"
+        yield "mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", f"{root}{path}"
+    again = {path: str(path) for path in PROGRAMS if any(map(path.is_relative_to, fresh))}
+    devices = {Path("/dev", name): f"/dev/{name}" for name in DEVICES}
+    for source, target in {**devices, **binds, **again}.items():
+        place = Path(f"{root}{target}")
+        yield "mkdir", "-p", place if source.is_dir() else place.parent
+        if not source.is_dir():
+            yield "touch", place
+        yield "mount", "--bind", source, place
+    yield "mkdir", root / "dev/pts"
+    options = "newinstance,ptmxmode=0666,mode=620,gid=5"  # 5: group tty
+    yield "mount", "-t", "devpts", "-o", options, "devpts", root / "dev/pts"
+    streams = {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}
+    for link, target in {"ptmx": "pts/ptmx", "fd": "/proc/self/fd", **streams}.items():
+        yield "ln", "-s", target, root / "dev" / link
+    for controller in CONTROLLERS if groups else ():  # again, so that paths begin at this host's own group
+        yield "umount", f"{root}{CGROUPS}/{controller}"
+        yield "mount", "-t", "cgroup", "-o", controller, "cgroup", f"{root}{CGROUPS}/{controller}"
+    yield "cd", root
+    yield "pivot_root", ".", "."
+    yield "umount", "-l", "."
 
 
 def _prepare(hosts: Hosts) -> dict[Path, str]:
@@ -277,80 +303,3 @@ def _connect(hosts: Hosts) -> None:
         ip(hosts.ctl, f"link set to-{host.name} master br0 up")
         ip(host, f"addr add {ADDRESSES[host.name]}/24 dev eth0")
         ip(host, "link set eth0 up")
-
-
-# --- the first process of a host: root in fresh namespaces, with its plan as one line of JSON on stdin ----------------
-
-MS_BIND = 4096
-DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-
-
-def mount(source: object, target: object, kind: str = "", flags: int = 0, options: str = "") -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    words = [text.encode() or None for text in (str(source), str(target), kind, options)]
-    if libc.mount(*words[:3], ctypes.c_ulong(flags), words[3]) != 0:
-        raise OSError(ctypes.get_errno(), f"cannot mount {source} on {target}")
-
-
-def bind(source: Path, target: Path, *, opened: bool = False) -> None:
-    """Show a file or folder at another place, made where there is none; a closed folder by what is in it, if opened."""
-    if source.is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-    elif not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch()
-    if opened and source.is_dir() and source.stat().st_mode & 0o005 != 0o005:
-        for child in source.iterdir():
-            if child.is_symlink():
-                (target / child.name).symlink_to(child.readlink())
-            else:
-                bind(child, target / child.name)
-    else:
-        mount(source, target, flags=MS_BIND)
-
-
-def hold(path: str) -> Path:
-    """Return a path that still leads to `path` when something is mounted over it."""
-    return Path(f"/proc/self/fd/{os.open(path, os.O_PATH)}")
-
-
-def arrange(plan: Mapping[str, Sequence[str]]) -> None:
-    """Give this host its name, and its view of the file system."""
-    os.umask(0o022)
-    socket.sethostname(str(plan["name"]))
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    devices = hold("/dev")
-    binds = [(hold(source), Path(target)) for source, target in plan["binds"]]
-    keep = [(hold(path), Path(path)) for path in plan["keep"] if any(map(Path(path).is_relative_to, plan["fresh"]))]
-    for path, mode in sorted(plan["fresh"].items()):  # type: ignore[attr-defined]  # parents first
-        Path(path).mkdir(parents=True, exist_ok=True)
-        mount("tmpfs", path, "tmpfs", options=f"mode={mode}")
-        if path == "/dev":
-            for name in DEVICES:
-                bind(devices / name, Path("/dev", name))
-            Path("/dev/pts").mkdir()
-            mount("devpts", "/dev/pts", "devpts", options="newinstance,ptmxmode=0666,mode=620,gid=5")  # 5: group tty
-            links = {"ptmx": "pts/ptmx", "fd": "/proc/self/fd"}
-            links |= {name: f"/proc/self/fd/{number}" for number, name in enumerate(("stdin", "stdout", "stderr"))}
-            for link, target in links.items():
-                Path("/dev", link).symlink_to(target)
-    for held, place in binds:
-        bind(held, place)
-    for held, place in keep:
-        bind(held, place, opened=True)
-    for controller in plan["controllers"]:  # again, so that paths begin at this host's own group
-        subprocess.run(["umount", CGROUPS / controller], check=True)
-        mount("cgroup", CGROUPS / controller, "cgroup", options=controller)
-
-
-if __name__ == "__main__":
-    with open(0, "rb", buffering=0, closefd=False) as stdin:
-        arrange(json.loads(stdin.readline()))
-    os.write(1, b"ready\n")
-    while True:  # reap orphans until stdin ends
-        ready, _, _ = select.select([0], [], [], 0.2)
-        if ready and not os.read(0, 1):
-            break
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass

@@ -1,6 +1,5 @@
 """Real SLURM and OAR, and ordinary sshds, on simulated hosts; each starts once a session, and only when asked for."""
 
-import contextlib
 import re
 import shutil
 import subprocess
@@ -39,6 +38,13 @@ class Scheduler:
         return "\n".join(path.read_text() for path in (self.hosts.folder / "home").rglob("job-*.log"))
 
 
+def place_of(factory: pytest.TempPathFactory, *programs: str) -> Path:
+    """Return an empty folder for a scheduler of these programs; skip the test where it cannot run."""
+    if reason := obstacle(*programs):
+        pytest.skip(reason)
+    return factory.mktemp(programs[0])
+
+
 # --- SLURM: slurmctld on `ctl`, slurmd on the nodes, two partitions ---------------------------------------------------
 
 SLURM_CONF = f"""
@@ -57,10 +63,6 @@ SlurmdParameters=config_overrides
 SlurmdTimeout=30
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=100000
@@ -68,9 +70,6 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=5
-OverTimeLimit=0
-InactiveLimit=0
-JobRequeue=1
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=60 PriorityTier=1 GraceTime=60 PreemptMode=REQUEUE
 PartitionName=high Nodes=n1,n2 MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """ + "".join(f"NodeName={name} NodeAddr={ADDRESSES[name]} CPUs={CPUS_PER_NODE} RealMemory=8000\n" for name in NODES)
@@ -99,9 +98,9 @@ class Slurm(Scheduler):
         self.hosts.ctl.run("scontrol", "update", f"jobid={job}", what)
 
 
-@contextlib.contextmanager
-def running_slurm(folder: Path) -> Iterator[Slurm]:
-    """Start SLURM in an empty folder, yield it, remove it."""
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    folder = place_of(tmp_path_factory, "slurmctld", "slurmd", "sbatch", "scontrol", "srun", "munged")
     configuration, munge = folder / "configuration", folder / "munge"
     for place in (configuration, munge):
         place.mkdir()
@@ -173,9 +172,11 @@ class Oar(Scheduler):
         return re.findall(r"OAR_JOB_ID=(\d+)", said)[0]
 
 
-@contextlib.contextmanager
-def running_oar(folder: Path) -> Iterator[Oar]:
-    """Start OAR in an empty folder, yield it, remove it."""
+@pytest.fixture(scope="session")
+def oar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oar]:
+    if POSTGRESQL is None or not all((CGROUPS / name / "tasks").exists() for name in CONTROLLERS):
+        pytest.skip("OAR needs PostgreSQL, and control groups version 1")
+    folder = place_of(tmp_path_factory, "oar-server", "oarsub", "oarnodesetting", "oar-database", "sshd")
     configuration, homes = folder / "configuration", folder / "oar"
     homes.mkdir()
     for source, target in ((OAR_CONFIGURATION, configuration), *((OAR_HOME, homes / name) for name in ADDRESSES)):
@@ -228,10 +229,10 @@ StrictModes yes
 """
 
 
-@contextlib.contextmanager
-def running_sshds(folder: Path) -> Iterator[Scheduler]:
-    """Start a sshd on each node, in an empty folder; yield the hosts, remove them."""
-    with simulated_hosts(folder) as hosts:
+@pytest.fixture(scope="session")
+def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
+    """A sshd on each node."""
+    with simulated_hosts(place_of(tmp_path_factory, "sshd", "ssh", "ssh-keygen")) as hosts:
         place, home = hosts.shared / "ssh", hosts.outside("/home/tester/.ssh")
         place.mkdir()
         home.mkdir(mode=0o700)
@@ -246,26 +247,3 @@ def running_sshds(folder: Path) -> Iterator[Scheduler]:
             node.run("mkdir", "-m", "755", "/run/sshd")
             node.run("/usr/sbin/sshd", "-f", SHARED / "ssh" / "sshd_config")
         yield Scheduler(hosts=hosts)
-
-
-# --- fixtures ---------------------------------------------------------------------------------------------------------
-
-
-def _fixture(start, *programs, obstacle_of_its_own=""):
-    @pytest.fixture(scope="session")
-    def running(tmp_path_factory):
-        if reason := obstacle(*programs) or obstacle_of_its_own:
-            pytest.skip(reason)
-        with start(tmp_path_factory.mktemp(programs[0])) as system:
-            yield system
-
-    return running
-
-
-has_groups = all((CGROUPS / name / "tasks").exists() for name in CONTROLLERS)
-slurm = _fixture(running_slurm, "slurmctld", "slurmd", "sbatch", "scontrol", "srun", "munged")
-oar = _fixture(
-    *(running_oar, "oar-server", "oarsub", "oarnodesetting", "oar-database", "sshd"),
-    obstacle_of_its_own="" if POSTGRESQL and has_groups else "OAR needs PostgreSQL, and control groups version 1",
-)
-ssh = _fixture(running_sshds, "sshd", "ssh", "ssh-keygen")

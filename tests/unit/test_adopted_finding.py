@@ -8,7 +8,7 @@ from ray import cloudpickle
 
 from study.adopted.loading import Adopted, read_script
 from study.errors import SpaceError
-from tests.adopted import forked_readings
+from tests.scripts import forked_readings
 
 PPO = """
 from ray.rllib.algorithms.ppo import PPOConfig

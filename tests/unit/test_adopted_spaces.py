@@ -11,9 +11,8 @@ from study.errors import RecordError
 from study.space.parsing import parse_space, read_text
 from study.space.settings import runnable
 from study.space.spec import ScriptFacts
-from tests.adopted import forked_readings
 from tests.holdup import write_study
-from tests.script_facts import FACTS, facts, script_spec
+from tests.scripts import FACTS, facts, forked_readings, script_spec
 from tests.spaces import read_again
 
 

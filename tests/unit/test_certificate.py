@@ -6,14 +6,12 @@ import shutil
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 import analysis
 from study.designs.holdup.certificate import make_certificate, verify, write_certificate
 from study.errors import RecordError
 from study.records.folder import StudyFolder
-from study.records.ledger import ledger_of
 from study.records.records import StageDecided, TrialEnded, TrialStarted
 from tests import holdup
 from tests.recompute import differing
@@ -60,14 +58,14 @@ def certified(path, spec, outcome=holdup.outcome):
 def any_outcome(number):
     """Return what trials of a study come to: each arm has a mean, a spread and a share of failures of its own."""
 
-    def outcome(request, rule):
-        if request.name is None:  # nobody knows yet which setting becomes which arm
-            return holdup.outcome(request, rule)
-        arm = (number, request.name, request.num_env_runners)
+    def outcome(row):
+        if row.anchor is None:  # nobody knows yet which setting becomes which arm
+            return holdup.outcome(row)
+        arm = (number, row.anchor, row.num_env_runners)
         spread, fails = 25 * (1.1 + holdup.luck("spread", *arm)), holdup.luck("fails", *arm) > 0.4
-        if fails and (chance := holdup.luck("fails", request.seed, *arm)) > 0.5:
+        if fails and (chance := holdup.luck("fails", row.seed, *arm)) > 0.5:
             return None if chance > 0.75 else math.nan
-        return 455 + 40 * holdup.luck("mean", *arm) + spread * holdup.luck(request.seed, *arm)
+        return 455 + 40 * holdup.luck("mean", *arm) + spread * holdup.luck(row.seed, *arm)
 
     return outcome
 
@@ -87,19 +85,16 @@ def test_an_arm_has_the_figures_that_a_hand_computes(certificate):
     assert figures["seeds"] == list(range(7201, 7209))
     assert certificate["arms"]["winner_rllib@6"]["seeds"] == list(range(7201, 7206))
     assert (figures["solve_rate"]["value"], figures["solve_rate"]["low"]) == (1.0, pytest.approx(0.025 ** (1 / 8)))
-    # At 450 or more from the third of five evaluations on: 1200 of 2000 steps.
-    assert (figures["env_steps_to_target"], figures["resolution_env_steps"]) == (1200, 400)
-    assert (naive["solved"], naive["n_censored"], naive["env_steps_to_target"]) == (0, 8, 2000)
-    assert figures["cpu_s_spent"]["value"] == pytest.approx(20 * 36)
+    assert (figures["resolution_env_steps"], naive["solved"]) == (400, 0)
     assert figures["timing"] == {"emulated": 8}
 
 
 def when(name, scale, value, *, odd=False):
     """Return the planted truth, but for the runs of an arm: all, or those on odd seeds."""
 
-    def outcome(request, rule):
-        other = (request.name, request.num_env_runners) == (name, scale) and (not odd or request.seed % 2)
-        return value if other else holdup.outcome(request, rule)
+    def outcome(row):
+        other = (row.anchor, row.num_env_runners) == (name, scale) and (not odd or row.seed % 2)
+        return value if other else holdup.outcome(row)
 
     return outcome
 
@@ -130,20 +125,6 @@ def test_the_verdict_about_rllibs_own_engine_comes_first_and_a_disagreement_is_s
     assert made["sentence"] == sentence and said.sentence.startswith(begins)
     assert any(fact in each for each in said.facts)
     assert any("num_seeds_rllib" in each.text for each in said.unknown) is (made["rllib"] is None)
-
-
-def test_what_was_spent_and_what_the_choice_promised(study, certificate):
-    rows = ledger_of(study.records).rows.values()
-    for stage in ("search", "race", "confirm"):
-        here = [row for row in rows if row.stage == stage]
-        assert certificate["trials"][stage]["n"] == len(here)
-        assert certificate["cpu_hours"][stage] == pytest.approx(sum(row.iterations_done for row in here) * 36 / 3600)
-    winner = [row for row in rows if row.digest == certificate["winner"]["digest"] and row.num_env_runners == 6]
-    chosen, confirmed = (
-        np.mean([row.summary["score"] for row in winner if (row.stage, row.anchor) == which])
-        for which in (("race", None), ("confirm", "winner"))
-    )
-    assert certificate["optimism"]["optimism"] == pytest.approx(chosen - confirmed)
 
 
 def test_nothing_private_is_in_it_and_the_page_says_the_verdict(study, tmp_path):

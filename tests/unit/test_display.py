@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
 import orjson
 import pytest
@@ -15,13 +14,14 @@ from typer.testing import CliRunner
 from analysis.status import cautions, read_status
 from study.cli import commands as cli
 from study.cli.display import answer_of, headline, plan_text, print_end, status_text
-from study.designs.registry import design_of, make_plan
+from study.designs.registry import make_plan
 from study.driver.run import StudyResult
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.folder import pack
 from study.records.ledger import Ledger, ledger_of
 from study.records.records import Evaluation, RecordLog, StageDecided, StudyClosed, read_lines
 from tests import holdup, synthetic
+from tests.driven import Session
 from tests.spaces import cluster, spec
 from tests.values import replace
 
@@ -48,22 +48,16 @@ def test_the_plan_shows_execution_and_the_label_of_each_scale_environment_and_st
     assert "Environment: CartPole-v1. " in stages and "Stages: search, race, confirm." in stages
 
 
-def course(*records, stop=None):
-    """Return what the display asks of a conductor, after records that were written a minute apart."""
-    ledger, space = Ledger(), spec()
-    for minute, record in enumerate(records):
-        ledger.apply(record, 60.0 * minute)
-    plan = SimpleNamespace(num_trials=4)
-    return SimpleNamespace(ledger=ledger, plan=plan, spec=space, design=design_of(space), phase="", stop=stop)
-
-
-def test_the_headline_counts_what_runs_and_knows_the_time_left_once_a_trial_has_finished():
-    begun = headline(course(synthetic.started(0), synthetic.built(0), synthetic.started(1)))
-    assert begun.split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
-    assert headline(course(*synthetic.whole_trial(0))).split(" · ")[-1].startswith("about ")
-    text = headline(
-        course(*synthetic.whole_trial(0), stop=StudyClosed(session=1, reason="stopped", detail="received SIGINT"))
-    )
+def test_the_headline_counts_what_runs_and_knows_the_time_left_once_a_trial_has_finished(tmp_path):
+    session = Session(tmp_path, spec(execution="emulated", search__num_trials=4))
+    first, _ = session.conductor.next_trial(), session.conductor.next_trial()
+    session.iterate(first.trial)
+    assert headline(session.conductor).split(" · ") == ["0 of 4 trials ended", "2 running (1 starting)"]
+    session.rows[first.trial].started -= 60
+    session.finish(first.trial)
+    assert headline(session.conductor).split(" · ")[-1].startswith("about ")
+    session.conductor.end_early("stopped", "received SIGINT")
+    text = headline(session.conductor)
     assert text.endswith("stopping: received SIGINT") and "left" not in text
 
 
@@ -194,7 +188,7 @@ def test_episodes_that_never_end_and_studies_that_learnt_nothing_are_told():
 def test_a_folder_of_studies_is_shown(tmp_path, monkeypatch):
     search = synthetic.make_folder(tmp_path / "a", "sqlite:///x.db")
     synthetic.append(search, synthetic.opened(), *synthetic.whole_trial(0), *synthetic.whole_trial(1, "failed"))
-    holdup.write_study(tmp_path / "b", holdup.holdup_spec(), holdup.study_records(holdup.holdup_spec()))
+    holdup.write_study(tmp_path / "b", holdup.holdup_spec())
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "study.json").write_text("garbage")
     text = CliRunner().invoke(cli.app, ["status", str(tmp_path)]).output

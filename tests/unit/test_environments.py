@@ -170,16 +170,12 @@ def test_images_stay_images_in_the_unit_range_and_blocks_keep_their_values() -> 
 # EnvPool
 
 
-def pooled(env_id: str, **content: Any) -> EnvironmentSpec:
-    return environment(env_id, backend="envpool", **content)
-
-
 def test_an_envpool_that_is_missing_says_so(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     place, text = fault("CartPole-v1", backend="envpool")
     assert (place, "pip install 'envpool" in text) == ("environment.backend", True)
     with pytest.raises(TrialError, match=r"environment\.backend: what .* needs of EnvPool must be installed"):
-        make_lane_envs(EnvFactory(pooled("CartPole-v1")), [1])
+        make_lane_envs(EnvFactory(environment("CartPole-v1", backend="envpool")), [1])
 
 
 @needs_envpool
@@ -192,7 +188,8 @@ def test_an_envpool_that_is_missing_says_so(monkeypatch) -> None:
     ],
 )
 def test_what_envpool_observes(env_id: str, shape: tuple[int, ...]) -> None:
-    spaces, env = probe(pooled(env_id), ""), make_env(pooled(env_id))
+    of_it = environment(env_id, backend="envpool")
+    spaces, env = probe(of_it, ""), make_env(of_it)
     assert (spaces.observation_space.shape, spaces.observation_space.dtype) == (shape, np.float32)
     for observation in (env.reset(seed=3)[0], env.step(env.action_space.sample())[0]):
         assert observation.dtype == np.float32

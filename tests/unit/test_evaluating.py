@@ -31,22 +31,13 @@ def played(returns, **changes):
     return Evaluated(policy=subject, spec=space, returns=tuple(returns), num_cut=0)
 
 
-def test_the_summary_is_that_of_the_textbook():
-    summary = played([1.0, 2.0, 3.0, 10.0], environment__target=3)
-    # Student's t of 3 degrees at 97.5 %: 3.1824; standard deviation of the sample: sqrt(50 / 3).
-    half = 3.182446 * np.sqrt(50 / 3) / 2
-    assert (summary.mean.value, summary.num_solved, summary.solved.value) == (4.0, 2, 0.5)
-    assert (summary.mean.low, summary.mean.high) == pytest.approx((4 - half, 4 + half), rel=1e-5)
-    # Clopper and Pearson for 2 of 4.
-    assert (summary.solved.low, summary.solved.high) == pytest.approx((0.0676, 0.9324), abs=1e-4)
-
-
-def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space():
-    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=30)
+def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space_by_the_textbook():
+    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=10, environment__target=22)
     content = json.loads(json.dumps(evaluated.to_json(), allow_nan=False))
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
-    assert content["suggested_floor"] == 22
-    # Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
+    assert (content["suggested_floor"], evaluated.num_solved, evaluated.solved.value) == (22, 2, 0.5)
+    # Clopper and Pearson for 2 of 4; Student's t of 3 degrees: 3.1824; standard deviation of the sample: sqrt(14 / 3).
+    assert (evaluated.solved.low, evaluated.solved.high) == pytest.approx((0.0676, 0.9324), abs=1e-4)
     last = evaluated_text(evaluated).splitlines()[-1]
     assert last == "floor: 22  # random policy: 22.0 [18.6, 25.4], 95 % interval over 4 episodes"
     assert read_text(last, name="line").content == {"floor": 22}

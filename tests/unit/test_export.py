@@ -17,7 +17,7 @@ from study.space.parsing import parse_space, read_text
 from study.space.settings import resolve
 from study.space.spec import StudySpec
 from tests import holdup, synthetic
-from tests.script_facts import FACTS, facts, script_spec
+from tests.scripts import FACTS, facts, script_spec
 from tests.spaces import requests_of, throughput_spec
 from tests.spaces import spec as plain_spec
 from tests.values import replace
@@ -82,7 +82,7 @@ def exported(folder: StudyFolder, *words: str) -> str:
 
 def test_the_chosen_setting_of_a_hold_up_study_is_exported_for_any_number_of_runners(tmp_path: Path) -> None:
     spec = holdup.holdup_spec()
-    study = holdup.write_study(tmp_path / "demo", spec, holdup.study_records(spec))
+    study = holdup.write_study(tmp_path / "demo", spec)
     text, chosen = exported(study, "--scale", "9", "--format", "yaml"), make_certificate(study)
     again = parse_space(read_text(text, name="export"))
     assert {name: again.domain(name) for name in again.parameter_names} == resolve(chosen["winner"]["rule"], 9)

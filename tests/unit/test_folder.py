@@ -178,7 +178,7 @@ def resume(path):
         before = take_up(SPACE, folder)[1].rows
         folder.mirror_log.open("ab").close()
         session = Session(path, SPACE)
-        assert session.run_all().reason == "complete"
+        assert session.run().reason == "complete"
         session.conductor.write_table()
     after = ledger_of(folder.records).rows
     ends = [line.record for line in read_lines(folder.records) if isinstance(line.record, TrialEnded)]
@@ -319,7 +319,7 @@ def test_an_identity_that_is_gone_starts_nothing_anew(whole, tmp_path):
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     space = holdup.holdup_spec()
-    folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space, holdup.study_records(space))
+    folder = holdup.write_study(tmp_path_factory.mktemp("certified") / "demo", space)
     write_certificate(folder)
     packed = pack(folder, Path(tmp_path_factory.mktemp("packed")) / "demo")
     write_certificate(packed)

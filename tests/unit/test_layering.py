@@ -1,4 +1,4 @@
-"""What imports what, which engine where, what stays fast to import, who prints, and what must be installed."""
+"""What imports what, which engine where, what stays fast to import, who prints, what must be installed, errors."""
 
 import ast
 import functools
@@ -206,3 +206,24 @@ def test_the_tested_set_satisfies_the_project() -> None:
     pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
     for each in (*NEEDED, *EXTRAS["test"]):
         assert each.specifier.contains(pinned[canonicalize_name(each.name)], prereleases=True), each
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+ENDS_WITH_A_FIX = "study/trial/run.py"
+"""File with one error without a fix of its own: `got` is what a runner said, which ends with its own."""
+
+
+def test_every_error_that_names_a_place_has_a_rule_and_a_fix() -> None:
+    seen, wrong = 0, []
+    calls = [(place, node) for place, tree in trees().items() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for place, node in calls:
+        given, name = {each.arg: ast.unparse(each.value) for each in node.keywords}, ast.unparse(node.func)
+        if "where" not in given or None in given or name == "replace":
+            continue  # the parts of another error
+        if given.keys() & {"rule", "got"} or name.endswith(("Error", "Fault")):
+            seen += 1
+            if {given.get("rule", "''"), given.get("fix", "''")} & {"''", "' '"}:
+                wrong.append((place, "got" in given))
+    assert seen > 150, "the sources are read"
+    assert wrong == [(ENDS_WITH_A_FIX, True)]

@@ -43,7 +43,7 @@ def study(tmp_path):
 def staged(tmp_path):
     """A complete hold-up study."""
     spec = holdup.holdup_spec()
-    return holdup.write_study(tmp_path / "staged", spec, holdup.study_records(spec))
+    return holdup.write_study(tmp_path / "staged", spec)
 
 
 def raw_means(records) -> dict[int, dict]:

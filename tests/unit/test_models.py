@@ -32,22 +32,14 @@ def vector(truth):
     return np.array([truth.get(name, 0.0) for name in INDEX])
 
 
-def cells(**given):
-    """Return cells from numbers and arrays of one length."""
-    usual = {"num_envs_per_env_runner": 1, "num_learners": 1, "learner_threads": 1, "episode_len": np.nan}
-    given = {name: np.atleast_1d(value) for name, value in (usual | {"step_wait_s": 0.0} | given).items()}
-    length = max(map(len, given.values()))
-    return pd.DataFrame({name: np.resize(each, length).astype(float) for name, each in given.items()})[list(CELL)]
-
-
 def grid(
     scales=SCALES, settings=((1, 4000, 128, 10), (4, 4000, 256, 4), (8, 8000, 512, 10), (2, 2000, 128, 4)), **rest
 ):
-    """Cells of a small throughput study: each scale in each (k, B, m, E)."""
+    """Return the cells of a small throughput study: each scale in each (k, B, m, E)."""
     names = ("num_env_runners", "num_envs_per_env_runner", "train_batch_size", "minibatch_size", "num_epochs")
-    columns = np.array([(n, *setting) for n in scales for setting in settings]).T
-    given = {"episode_len": 200.0, "step_wait_s": 0.002} | rest
-    return cells(**dict(zip(names, columns, strict=True)), **given)
+    found = pd.DataFrame([(n, *setting) for n in scales for setting in settings], columns=names)
+    usual = {"num_learners": 1, "learner_threads": 1, "episode_len": 200.0, "step_wait_s": 0.002}
+    return found.assign(**usual | rest)[list(CELL)].astype(float)
 
 
 def planted(rng, *, where=None, runs=3, noise=0.03, truth=TRUTH):
@@ -81,9 +73,7 @@ def iteration(truth, where):
 
 
 def test_the_formula_by_hand():
-    given = {"num_env_runners": 3, "num_envs_per_env_runner": 4, "train_batch_size": 1000, "minibatch_size": 96}
-    given |= {"num_epochs": 2, "num_learners": 2, "learner_threads": 2, "episode_len": 50, "step_wait_s": 0.001}
-    where = cells(**given)
+    where = grid((3,), ((4, 1000, 96, 2),), num_learners=2, learner_threads=2, episode_len=50, step_wait_s=0.001)
     times = iteration(TRUTH | {"r": 1e-4}, where)
     # 1000 steps over 12 lanes: 83 each and 4 more, which the first runner's lanes take: 84 vector steps, 336 steps.
     own = (84 * 2e-4 + 336 * 5e-5) * 1.02

@@ -23,7 +23,7 @@ from study.adopted.describing import Launch, check_studied, facts_of
 from study.errors import SpaceError
 from study.trial.configuration import SET_BY_STUDY, apply, learner_obstacle, runner_obstacle, same
 from study.trial.measure import custom_metrics
-from tests.script_facts import facts, script_spec
+from tests.scripts import facts, script_spec
 
 OwnPPO, OwnModule, OwnLearner, OwnRunner, Foreign = (
     type(f"Own{base.__name__}", (base,), {})

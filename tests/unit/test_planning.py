@@ -1,5 +1,6 @@
 """What a study plans: its trials, what each needs, how it runs, how long it takes, and what its times are worth."""
 
+import re
 from collections import Counter
 
 import pytest
@@ -28,7 +29,6 @@ from study.records.ledger import Label, disturbances, label_at_end, reserved
 from study.space.sections import BudgetSpec
 from tests import synthetic
 from tests.spaces import cluster, requests_of, spec
-from tests.spaces import cluster as cluster_of
 from tests.values import replace
 
 # --- the trials of a search ------------------------------------------------------------------------------------------
@@ -267,48 +267,42 @@ def test_guesses_follow_what_costs_time():
 # --- what is said of it first -----------------------------------------------------------------------------------------
 
 
-def said(space, *, cpus=2, cores=2):
-    return list(remarks(space, make_plan(space, cluster(local=(cpus, cores)))))
+TUNED = {"low": 1e-4, "high": 1e-2}
+SCALES = {"parameters__num_env_runners": [1, 2, 4, 8, 16, 32, 46], "parameters__lr": TUNED, "execution": "emulated"}
+PLAYED = {"execution": "emulated", "evaluation__episodes": 10, "evaluation__num_evaluations": 5}
+WIDER = {"execution": "real", "parameters__num_env_runners": [1, 4, 59]}
 
 
-def test_what_is_emulated_or_has_no_core_for_each_process_is_said_unless_it_was_asked_for():
-    (line,) = said(spec())
-    assert line.startswith("Emulated: trials of 1, 2 and 4 runners.") and "up to 5 CPUs, there are 2 cores" in line
-    assert said(spec(), cpus=5, cores=5) == said(spec(execution="emulated")) == []
-    (line,) = said(spec(execution="real", parameters__num_env_runners=[1, 4, 59]), cpus=60)
-    assert line.startswith("Oversubscribed: trials of 4 and 59 runners (5 CPUs reserved, 2 cores; 60 CPUs reserved")
-    assert "--set execution=emulated" in line
-
-
-def test_episodes_that_do_not_end_are_named_with_what_they_cost():
-    def lines(**changes):
-        space = spec(execution="emulated", evaluation__episodes=10, evaluation__num_evaluations=5)
-        here = cluster(local=(2, 2))
-        return list(remarks(space, make_plan(space, replace(here, speeds=Speeds(step_s=2e-3, **changes)))))
-
-    (line,) = lines(episode_steps=None)
-    assert line.startswith("Endless: no episode of CartPole-v1 ended") and "10 such episodes takes 3 min of CPU" in line
-    assert lines(episode_steps=100.0) == []
-
-
-def test_a_search_with_hardly_a_trial_for_each_scale_is_told_so():
-    scales, tuned = [1, 2, 4, 8, 16, 32, 46], {"low": 1e-4, "high": 1e-2, "log": True}
-
-    def lines(**changes):
-        of = {"parameters__num_env_runners": scales, "parameters__lr": tuned, "execution": "emulated"}
-        return said(spec(**{**of, "search": {"num_trials": 14}, **changes}))
-
-    (line,) = lines()
-    assert (
-        line.startswith("Few trials: 14 trials over 7 numbers of runners are about 2 for each") and "--trials" in line
-    )
-    assert lines(search={"num_trials": 21}) == lines(search={"num_trials": 14, "sampler": "random"}) == []
+@pytest.mark.parametrize(
+    ("changes", "here", "said"),
+    [
+        ({}, (2, 2), r"Emulated: trials of 1, 2 and 4 runners\..*up to 5 CPUs, there are 2 cores"),
+        ({}, (5, 5), None),
+        ({"execution": "emulated"}, (2, 2), None),
+        (WIDER, (60, 2), r"Oversubscribed: trials of 4 and 59 runners \(5 CPUs .*; 60 CPUs .*--set execution=emulated"),
+        (
+            {**SCALES, "search": {"num_trials": 14}},
+            (2, 2),
+            "Few trials: 14 trials over 7 .* about 2 for .*--trials",
+        ),
+        ({**SCALES, "search": {"num_trials": 21}}, (2, 2), None),
+        ({**SCALES, "search": {"num_trials": 14, "sampler": "random"}}, (2, 2), None),
+        ({**PLAYED, "speeds": None}, (2, 2), "Endless: no episode of CartPole-v1 ended.*takes 3 min of CPU"),
+        ({**PLAYED, "speeds": 100.0}, (2, 2), None),
+    ],
+)
+def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, said):
+    space = spec(**{name: value for name, value in changes.items() if name != "speeds"})
+    speeds = Speeds(step_s=2e-3, episode_steps=changes["speeds"]) if "speeds" in changes else None
+    found = [*remarks(space, make_plan(space, replace(cluster(local=here), speeds=speeds)))]
+    assert len(found) == (said is not None)
+    assert all(re.match(said, line) for line in found)
 
 
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------
 
 
-SMALL = cluster_of(local=(47, 2))
+SMALL = cluster(local=(47, 2))
 MEASURED = Label(timing="measured", reason="2 CPUs reserved of 2 cores")
 PROVISIONAL = Label(timing="measured", reason="environments wait 2.5 ms a step", provisional=True)
 
@@ -318,35 +312,33 @@ def oversubscribed(reason):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "scale", "nodes", "label"),
+    ("there", "scale", "nodes", "label"),
     [
         (SMALL, 1, None, MEASURED),
         (SMALL, 1, {"127.0.0.1": 2}, MEASURED),  # a private Ray names its one node otherwise
         (SMALL, 2, None, oversubscribed("3 CPUs reserved, 2 cores")),
         # Of several nodes one hands out more than it has; nobody knows beforehand where Ray will place a trial.
-        (cluster_of(a=8, b=(8, 2)), 1, {"a": 2}, replace(MEASURED, reason="2 CPUs reserved of 10 cores")),
-        (cluster_of(a=8, b=(8, 2)), 1, None, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
-        (cluster_of(a=8, b=(8, 2)), 1, {"a": 1, "b": 1}, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
+        (cluster(a=8, b=(8, 2)), 1, {"a": 2}, replace(MEASURED, reason="2 CPUs reserved of 10 cores")),
+        (cluster(a=8, b=(8, 2)), 1, None, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
+        (cluster(a=8, b=(8, 2)), 1, {"a": 1, "b": 1}, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
         # A host may register with Ray after the driver has read the cluster's shape, with hyper-threads as CPUs.
         (
-            cluster_of(a=8),
+            cluster(a=8),
             1,
             {"a": 1, "c": 1},
             oversubscribed("c joined after the study began: its cores are not known"),
         ),
-        (cluster_of(a=8), 1, {"a": 2, "c": 0}, replace(MEASURED, reason="2 CPUs reserved of 8 cores")),
+        (cluster(a=8), 1, {"a": 2, "c": 0}, replace(MEASURED, reason="2 CPUs reserved of 8 cores")),
     ],
 )
-def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(cluster, scale, nodes, label):
+def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(there, scale, nodes, label):
     def start(**changes):
-        return label_at_start(
-            spec(**changes), cluster, num_env_runners=scale, execution="real", processes_per_node=nodes
-        )
+        return label_at_start(spec(**changes), there, num_env_runners=scale, execution="real", processes_per_node=nodes)
 
     assert start() == label
     waiting = start(environment__step_wait_ms=2.5)
     assert (waiting.timing, waiting.provisional) == ("measured", True) or waiting == label
-    emulated = label_at_start(spec(), cluster, num_env_runners=46, execution="emulated", processes_per_node=None)
+    emulated = label_at_start(spec(), there, num_env_runners=46, execution="emulated", processes_per_node=None)
     assert emulated == Label(timing="emulated", reason="lanes of 46 runners stepped in 1 process")
 
 

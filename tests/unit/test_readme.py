@@ -159,7 +159,7 @@ def check(line):
     if space in (None, "SPACE") or PLACEHOLDER in space or given.get("config"):
         return None
     changes = [given.get(name) for name in ("set_", "trials")]
-    spec = load_options(space, *changes)
+    spec = load_options(space, *changes).spec
     check_stage(given.get("until"), spec)
     return spec
 

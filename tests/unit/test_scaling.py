@@ -165,26 +165,6 @@ def test_weak_scaling_compares_equal_steps_per_runner():
     assert result.refusals == ()
 
 
-def test_a_decomposition_by_hand():
-    speeds = {(16, 2000): 1000, (32, 2000): 1500, (16, 8000): 1600, (32, 8000): 2920}
-    rows = [
-        run(n, batch / rate * drift, batch=batch, seed=seed)
-        for (n, batch), rate in speeds.items()
-        for seed, drift in ((1, 1.0), (2, 1.3))  # a block's slowness cancels
-    ]
-    (refusal,) = strong(made(*rows)).refusals
-    found = {row["quantity"]: row["estimate"].value for row in refusal.rows()}
-    assert found == pytest.approx(
-        {
-            "ratio_total": 2.92,
-            "ratio_runners": np.sqrt(1.5 * 2920 / 1600),
-            "ratio_workload": np.sqrt(1.6 * 2920 / 1500),
-        }
-    )
-    assert refusal.parts["ratio_runners"].high == pytest.approx(refusal.parts["ratio_runners"].low)
-    assert "2.92 [2.92, 2.92]x env steps/s" in refusal.sentence and "16 -> 32" in refusal.sentence
-
-
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
     (refusal,) = strong(made(*rows)).refusals

@@ -6,7 +6,7 @@ import pytest
 from study.adopted.loading import load_space
 from study.driver.opening import RunOptions, resumed_identity
 from study.errors import RecordError, SpaceError
-from study.options import as_run
+from study.options import load
 from study.records.folder import StudyFolder
 from study.space.parsing import SHIPPED, parse_space, read_text
 from study.space.spec import as_of_now
@@ -139,7 +139,7 @@ def test_a_range_of_runners_stands_for_scales():
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xff\xfe\x00\x01")
-    for read in (load_space, lambda file: as_run(file, [])):
+    for read in (load_space, lambda file: load(str(file), [], None)):
         with pytest.raises(SpaceError, match=r"UTF-8 text. Fix: Save it as UTF-8"):
             read(file)
     file.write_bytes(PLAIN.replace("12", "12 # caf\u00e9").encode("latin-1"))
@@ -154,7 +154,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path):
 def test_the_space_that_a_study_keeps_is_read_as_it_ran(mark, changes, tmp_path):
     file, kept = tmp_path / "my space.yaml", tmp_path / "space.yaml"
     file.write_bytes((mark + PLAIN).replace("\n", "\r\n").encode())
-    kept.write_text(as_run(file, changes))
+    kept.write_text(load(str(file), changes, None).text)
     assert load_space(kept) == load_space(file, overrides=changes)
 
 

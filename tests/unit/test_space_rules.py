@@ -13,8 +13,8 @@ from study.space.parsing import Source, parse_space
 from study.space.rules import LEFT_OUT, MUST, NEEDED
 from study.space.spec import StudySpec
 from tests import spaces
-from tests.script_facts import FACTS
-from tests.script_facts import SPACE as OF_SCRIPT
+from tests.scripts import FACTS
+from tests.scripts import SPACE as OF_SCRIPT
 
 HELD_UP: dict[str, Any] = {
     **{key: spaces.BASE[key] for key in ("environment", "budget")},

@@ -1,27 +1,23 @@
 """The stages of a hold-up study, driven without Ray: a planted truth, kills anywhere, failures, budgets, seeds."""
 
 import math
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from study.designs.holdup.certificate import followed
 from study.designs.holdup.design import StageKeeper
 from study.designs.holdup.stages import STAGES, Known, phases, places
 from study.designs.proposals import value_of
 from study.errors import RecordError
-from study.records.records import Line, SettingsFrozen, StageDecided, TrialEnded, TrialStarted
+from study.records.records import Line, SettingsFrozen, StageDecided, TrialStarted
 from study.space.sections import MOST_STUDIES
 from study.trial.engine.sampling.lanes import evaluation_seeds, lane_seed
 from tests import holdup, synthetic
-from tests.driven import Driven, records, rows
-from tests.reported import evaluation, iteration, report
+from tests.driven import essence, records, rows
+from tests.holdup import Invented
 from tests.values import replace
 
 
@@ -37,130 +33,21 @@ def planted(row):
     return 480 - 200 * miss - collapse + 10 * noise
 
 
-class Drive(Driven):
-    """A session whose trials have two iterations, and `planted` returns."""
-
-    def finish(self, trial, outcome=planted):
-        row = self.conductor.ledger.rows[trial]
-        final = outcome(row)
-        if final is None:
-            self.conductor.end(trial, "failed", "planted")
-            return
-        for number in (1, 2):
-            one = iteration(number, steps=1000, cpu_time_s=5.0)
-            report(self.conductor, trial, one, evaluation(one, final, progress=number / 2), progress=number / 2)
-        self.conductor.finish(trial, None)
-
-    def run(self, outcome=planted, *, most=None):
-        return super().run(lambda trial: self.finish(trial, outcome), most=most)
-
-    @property
-    def rows(self):
-        return self.conductor.ledger.rows
-
-
 def decisions(path):
     return [record for record in records(path) if isinstance(record, StageDecided)]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    Drive(path := tmp_path_factory.mktemp("undisturbed"), space()).run()
+    Invented(path := tmp_path_factory.mktemp("undisturbed"), space()).run(planted)
     return path
-
-
-def essence(path):
-    """Return what a study decided and ran, without when and how often it was begun."""
-    taken = [(each.phase, each.kept, each.dropped, each.evidence, each.requests) for each in decisions(path)]
-    started = {
-        record.trial: (record.seed, record.digest, record.setting, record.stage)
-        for record in records(path)
-        if isinstance(record, TrialStarted)
-    }
-    ended = Counter(
-        record.trial for record in records(path) if isinstance(record, TrialEnded) and record.status != "interrupted"
-    )
-    return taken, started, ended
-
-
-class Sessions(RuleBasedStateMachine):
-    """Trials start, end in any order and are lost, drivers are killed; the model is a study that nothing disturbed.
-
-    Some settings fail or return no number, the same in both: a trial's end is a function of what it runs.
-    """
-
-    expected = None
-
-    @staticmethod
-    def outcome(row):
-        unlucky = row.seed % 3 == 0 and row.setting["train_batch_size"] > 40 * row.num_env_runners
-        return (None if row.seed % 2 else math.nan) if unlucky else planted(row)
-
-    @initialize()
-    def begin(self):
-        self.path = Path(tempfile.mkdtemp(prefix="sessions-"))
-        if Sessions.expected is None:
-            Drive(self.path / "model", space()).run(self.outcome)
-            Sessions.expected = essence(self.path / "model")
-        self.drive = Drive(self.path / "study", space())
-
-    @property
-    def running(self):
-        return sorted(self.drive.conductor.queue.running)
-
-    @rule(count=st.integers(1, 4))
-    def start(self, count):
-        for _ in range(count):
-            self.drive.conductor.next_trial()
-
-    @precondition(lambda self: self.running)
-    @rule(data=st.data(), count=st.integers(1, 12))
-    def end(self, data, count):
-        for _ in range(count):
-            if self.running:
-                self.drive.finish(data.draw(st.sampled_from(self.running)), self.outcome)
-            self.drive.conductor.next_trial()
-            _ = self.drive.conductor.exhausted  # as Tune asks: a decision may be due
-
-    @rule()
-    def kill_and_resume(self):
-        self.drive.log.close()
-        self.drive = Drive(self.path / "study", space())
-
-    @precondition(lambda self: not self.drive.conductor.exhausted)
-    @rule()
-    def stop_and_resume(self):
-        self.drive.conductor.end_early("stopped", "told to")
-        self.drive.conductor.close()
-        self.kill_and_resume()
-
-    @invariant()
-    def test_seeds_wait_for_the_settings_and_belong_to_the_confirmation(self):
-        ledger, test_seeds = self.drive.conductor.ledger, set(HOLDUP_SPEC.test_seeds)
-        judged = [row for row in ledger.rows.values() if row.seed in test_seeds]
-        assert all(row.stage == "confirm" and row.digest in ledger.frozen.settings for row in judged)
-
-    def teardown(self):
-        self.kill_and_resume()
-        assert self.drive.run(self.outcome).reason == "complete"
-        assert essence(self.path / "study") == self.expected
-        assert set(self.expected[2].values()) == {1}
-        assert any(row.status == "failed" for row in self.drive.rows.values())
-        shutil.rmtree(self.path)
-
-
-HOLDUP_SPEC = space().holdup
-TestSessions = Sessions.TestCase
-TestSessions.settings = settings(
-    max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
     lines = (undisturbed / "records.jsonl").read_bytes().splitlines(keepends=True)
     at = next(index for index, line in enumerate(lines) if b'"kind":"settings_frozen"' in line)
     (tmp_path / "records.jsonl").write_bytes(b"".join(lines[: at + 1]))
-    Drive(tmp_path, space()).run()
+    Invented(tmp_path, space()).run(planted)
     assert essence(tmp_path) == essence(undisturbed)
     assert sum(isinstance(record, SettingsFrozen) for record in records(tmp_path)) == 1
 
@@ -168,17 +55,17 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 def test_until_a_stage_and_on(undisturbed, tmp_path):
     names = list(STAGES)
     for stage in ("search", "race"):
-        closed = Drive(tmp_path, space(), until=stage).run()
+        closed = Invented(tmp_path, space(), until=stage).run(planted)
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
         assert all(names.index(row.stage) <= names.index(stage) for row in rows(tmp_path).values())
-    assert Drive(tmp_path, space(), until="confirm").run().reason == "complete"
+    assert Invented(tmp_path, space(), until="confirm").run(planted).reason == "complete"
     assert essence(tmp_path) == essence(undisturbed)
 
 
 def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
-    drive = Drive(tmp_path, space(num_settings=24))
-    assert drive.run().reason == "complete"
+    drive = Invented(tmp_path, space(num_settings=24))
+    assert drive.run(planted).reason == "complete"
     assert [each.phase for each in decisions(tmp_path)] == [name for _, name in phases(drive.spec.holdup)]
     frozen = drive.conductor.ledger.frozen
     setting = frozen.settings[frozen.winner]
@@ -206,7 +93,7 @@ def test_the_race_is_for_the_best_of_each_scale_and_failures_count_as_zero(tmp_p
             return None if row.seed % 2 else float("nan")
         return planted(row) - 150 * (row.num_env_runners > 2)
 
-    drive = Drive(tmp_path, space(num_settings=16, race={"num_settings": 4, "blocks": [1, 1]}))
+    drive = Invented(tmp_path, space(num_settings=16, race={"num_settings": 4, "blocks": [1, 1]}))
     drive.run(outcome)
     race = next(each for each in decisions(tmp_path) if each.next_stage == "race")
     searched = race.evidence["searched"]
@@ -230,8 +117,8 @@ def test_places_are_shared_by_equals_and_taken_together_over_scales():
 def test_where_a_space_has_few_settings_no_run_is_counted_twice(tmp_path):
     lists = {"parameters__lr": [1e-3, 3e-3], "parameters__steps_per_env_runner": [20, 40]}
     sizes = {"num_settings": 40, "race": {"num_settings": 6, "blocks": [1, 1]}}
-    drive = Drive(tmp_path, holdup.holdup_spec(**lists, holdup={**holdup.HOLDUP, **sizes}))
-    assert drive.run().reason == "complete"
+    drive = Invented(tmp_path, holdup.holdup_spec(**lists, holdup={**holdup.HOLDUP, **sizes}))
+    assert drive.run(planted).reason == "complete"
     searched = [row for row in drive.rows.values() if row.stage == "search"]
     assert max(Counter((row.digest, row.num_env_runners, row.seed) for row in searched).values()) > 1
     known = Known(drive.spec, drive.rows, [])
@@ -269,9 +156,9 @@ def seeds_played(row, spec):
 def test_the_confirmation_meets_no_seed_that_was_played_before(episodes, number, num_seeds_rllib, best_at_small):
     """Neither an evaluation episode nor a training seed; and no two of its runs play the same episodes."""
 
-    def outcome(request, rule):
-        best = best_at_small if request.num_env_runners == 2 else -3
-        return 480 - 100 * abs(math.log10(rule["lr"]) - best) - request.seed % 7
+    def outcome(row):
+        best = best_at_small if row.num_env_runners == 2 else -3
+        return 480 - 100 * abs(math.log10(row.rule["lr"]) - best) - row.seed % 7
 
     confirm = {**holdup.HOLDUP["confirm"], "num_seeds_rllib": num_seeds_rllib}
     own_spec = holdup.holdup_spec(evaluation__episodes=episodes, holdup={**holdup.HOLDUP, "confirm": confirm})
@@ -314,12 +201,9 @@ def test_what_a_run_of_the_confirmation_may_not_play_is_refused():
             guard.check(replace(other, **changes))
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"), [({"protocol": 1}, "got version 1"), ({"stage": "calibrate"}, "got the stage calibrate")]
-)
-def test_a_study_of_another_version_of_the_protocol_does_not_go_on(changes, named):
+def test_a_study_of_another_version_of_the_protocol_does_not_go_on():
     own_spec = holdup.holdup_spec()
     ledger = folded(lines_of(own_spec, until="race 1"))
-    ledger.decisions[-1] = replace(ledger.decisions[-1], **changes)
-    with pytest.raises(RecordError, match=f"version 6 of the hold-up protocol.*{named}"):
+    ledger.decisions[-1] = replace(ledger.decisions[-1], protocol=1)
+    with pytest.raises(RecordError, match="version 6 of the hold-up protocol, got version 1"):
         StageKeeper(own_spec, ledger, print)

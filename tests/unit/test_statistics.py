@@ -12,6 +12,7 @@ from scipy import stats
 
 from study import statistics
 from study.errors import AnalysisError
+from tests.benchmarks.coverage import BEGIN, END, PAGE, ROWS, SIZES, cell
 
 # Student's sleep data (Biometrika 6, 1908), as in R's data set `sleep`.
 SLEEP_ONE = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
@@ -30,10 +31,6 @@ def ends(estimate):
     return estimate.value, estimate.low, estimate.high
 
 
-def test_one_run_has_no_interval():
-    assert ends(statistics.mean_interval([0.93])) == (0.93, -np.inf, np.inf)
-
-
 def test_one_and_two_samples_as_r():
     differences = np.subtract(SLEEP_ONE, SLEEP_TWO)
     np.testing.assert_allclose(ends(statistics.mean_interval(differences)), [-1.58, -2.4598858, -0.7001142], atol=1e-6)
@@ -49,6 +46,7 @@ def test_no_spread_is_the_point_and_one_run_is_no_interval():
     one_steady = statistics.difference_of_means([1.0, 1.0, 1.0], [0.0, 0.5, 1.0])
     steady_and_mean = statistics.mean_interval([0.0, 0.5, 1.0])
     assert one_steady.low == pytest.approx(1 - steady_and_mean.high)
+    assert ends(statistics.mean_interval([0.93])) == (0.93, -np.inf, np.inf)
     for alone in (
         statistics.difference_of_means([1.0], [0.0, 1.0], side="lower"),
         statistics.iqm_interval([1.0]),
@@ -221,3 +219,52 @@ def test_a_run_last_seen_before_the_horizon_may_have_got_there_unseen():
         statistics.ratio_of_means(times, whole, first_since=since) for since in (times, np.repeat([4.0, 8.0], 10))
     )
     assert unseen.low < seen.low <= seen.value == unseen.value == pytest.approx(0.7)
+
+
+# --- coverage: the page's table, and a few of its cells simulated here ------------------------------------------------
+
+BY_NAME = {row.what: row for row in ROWS}
+
+
+def printed():
+    """Return the page's cells: row -> n -> percent, or None."""
+    lines = PAGE.read_text().split(BEGIN)[1].split(END)[0].strip().splitlines()[2:]
+    cells = [[each.strip() for each in line.strip("|").split("|")] for line in lines]
+    return {
+        row[0]: {n: None if text == "none" else int(text) for n, text in zip(SIZES, row[3:-1], strict=True)}
+        for row in cells
+    }
+
+
+def test_the_page_has_a_row_for_every_simulated_interval():
+    assert list(printed()) == list(BY_NAME)
+
+
+CELLS = {
+    "mean score, 10 % of runs fail": 5,
+    "mean score, 30 % of runs fail": 3,
+    "difference of means, 50 % of one fail": 5,
+    "lower bound of a difference, none fails": 5,
+    "lower bound, 5 % of the first fail": 20,
+    "interquartile mean, none fails": 4,
+    "interquartile mean, 20 % fail": 5,
+    "ratio of times to target, 20 % never reach it": 4,
+    "ratio of times to target": 10,
+    "speed-up, paired by block": 3,
+}
+"""Row of the page -> number of runs of the cell that is simulated every time."""
+
+
+@pytest.mark.parametrize(
+    ("what", "sizes", "repetitions", "points"),
+    [
+        *((what, [n], 100, 16) for what, n in CELLS.items()),
+        # The seeds are fixed: two points are for another machine's last digits.
+        *(pytest.param(what, SIZES, None, 2, marks=[pytest.mark.heavy, pytest.mark.timeout(3600)]) for what in BY_NAME),
+    ],
+)
+def test_a_cell_is_what_the_page_says(what, sizes, repetitions, points):
+    for n in sizes:
+        expected = printed()[what][n]
+        found = cell(BY_NAME[what], n, **({} if repetitions is None else {"repetitions": repetitions}))
+        assert found == expected if expected is None else found == pytest.approx(expected, abs=points), n

@@ -9,10 +9,8 @@ from study.designs.registry import make_plan
 from study.errors import ClusterError, SpaceError
 from study.records.ledger import best_per_scale
 from study.space.settings import BASE_CELL, cells_of
-from study.space.spec import StudySpec
-from tests.driven import Driven, assert_whole, rows
-from tests.reported import built, iteration, report
-from tests.spaces import cluster, read_again, requests_of, throughput_spec
+from tests.driven import Session
+from tests.spaces import cluster, requests_of, throughput_spec
 
 
 def test_cells_are_the_cross_products_around_the_base_each_once():
@@ -39,13 +37,6 @@ def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
     assert [fault.where for fault in caught.value.faults] == ["throughput.grids.bad"]
     accepted = throughput_spec(throughput__grids__few={"train_batch_size": 50, "minibatch_size": 50})
     assert "n=2 k=1 B=50 m=50 E=4" in cells_of(accepted)
-
-
-def test_a_throughput_space_reads_back_what_it_writes():
-    written = throughput_spec(throughput__grids__more={"train_batch_size": 700})
-    assert read_again(written) == written
-    assert StudySpec.model_validate(written.to_json()) == written  # as a trial's process does
-    assert throughput_spec(throughput__blocks=4).digest() != throughput_spec().digest()
 
 
 def test_every_block_runs_every_cell_once_between_two_anchors_those_of_equal_processes_together():
@@ -88,49 +79,18 @@ def test_auto_refuses_a_clock_that_is_none_and_names_the_ways_out():
     assert {each.label.timing for each in emulated.kinds} == {"emulated"}
 
 
-# --- its course without Ray: killed and resumed ----------------------------------------------------------------------
-
-CLUSTER = cluster(local=(8, 2))
-SMALL = {
-    "throughput__blocks": 2,
-    "throughput__grids": {"strong": {"num_env_runners": [1, 2, 4]}},
-}
-NUM_TRIALS = 2 * (2 + 2)
-"""Of `SMALL`: two anchors and two other cells in each block."""
-
-
-class Drive(Driven):
-    """A session whose trials have three iterations."""
-
-    def __init__(self, path, space=None):
-        super().__init__(path, space or throughput_spec(**SMALL), cluster=CLUSTER)
-
-    def finish(self, trial):
-        """Report three iterations; one of n runners takes 4 / n seconds, the first twice as long: it is warm-up."""
-        seconds = 4.0 / self.conductor.ledger.rows[trial].num_env_runners
-        report(self.conductor, trial, built(startup_time_s=None), progress=0.0)
-        for number in (1, 2, 3):
-            one = iteration(number, steps=400, seconds=seconds * (2 if number == 1 else 1))
-            report(self.conductor, trial, one, progress=number / 3)
-        self.conductor.finish(trial, None)
-
-    def run(self, *, most=None):
-        return super().run(self.finish, most=most)
-
-
-@pytest.mark.parametrize("killed_after", range(0, NUM_TRIALS, 3))
-def test_killed_and_resumed_every_trial_ends_once_and_says_what_was_timed(tmp_path, killed_after):
-    Drive(tmp_path).run(most=killed_after)
-    drive = Drive(tmp_path)
-    for started in drive.groups():
-        assert len(started) == 1, "each alone"
-        drive.finish(started[0].trial)
-    assert drive.conductor.close().reason == "complete"
-    assert_whole(tmp_path, NUM_TRIALS)
-    for row, request in zip(rows(tmp_path).values(), requests_of(drive.spec), strict=True):
+def test_a_trial_says_what_was_timed(tmp_path):
+    spec = throughput_spec(throughput__blocks=2, throughput__grids={"strong": {"num_env_runners": [1, 2, 4]}})
+    session = Session(tmp_path, spec)
+    for (started,) in session.groups():  # each alone
+        seconds = 4.0 / started.num_env_runners
+        for number in (1, 2, 3):  # the first takes twice as long: it is warm-up
+            session.iterate(started.trial, number, iteration_time_s=seconds * (2 if number == 1 else 1))
+        session.conductor.finish(started.trial, None)
+    for row, request in zip(session.rows.values(), requests_of(spec), strict=True):
         assert (row.anchor, row.seed, row.rule) == (request.name, request.seed, request.setting)
         assert (row.status, row.stage, row.optuna_number, row.iterations) == ("finished", "throughput", None, 3)
         assert (row.summary["final_return"], row.summary["score"], row.checkpoint) == (None, None, None)
-        assert row.summary["env_steps_per_s"] == pytest.approx(100 * row.num_env_runners)
+        assert row.summary["env_steps_per_s"] == pytest.approx(100 / 4 * row.num_env_runners)
         assert row.setting["num_learners"] == 0
-    assert best_per_scale(rows(tmp_path).values()) == {}
+    assert best_per_scale(session.rows.values()) == {}

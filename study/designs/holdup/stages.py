@@ -395,14 +395,12 @@ def decide(
 
 
 def check_version(decisions: Sequence[StageDecided]) -> None:
-    """Refuse decisions of another version of the protocol, or of a stage that it no longer has.
+    """Refuse decisions of another version of the protocol.
 
     Raises:
         RecordError: There is one.
     """
-    others = {f"version {each.protocol}" for each in decisions if each.protocol != PROTOCOL}
-    others |= {f"the stage {each.stage}" for each in decisions if each.stage not in STAGES}
-    if others:
-        rule = f"this version knows version {PROTOCOL} of the hold-up protocol, with the stages {', '.join(STAGES)}"
+    if others := {each.protocol for each in decisions} - {PROTOCOL}:
+        rule, got = f"must be of version {PROTOCOL} of the hold-up protocol", f"version {min(others)}"
         fix = "Use the version of this project that wrote the study."
-        raise RecordError(where="decisions", rule=rule, got=", ".join(sorted(others)), fix=fix)
+        raise RecordError(where="decisions", rule=rule, got=got, fix=fix)

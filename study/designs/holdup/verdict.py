@@ -7,7 +7,7 @@ never reaches the target: it is counted and never left out.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -251,25 +251,21 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Check:
     kept wherever in between the runs got there.
     """
     target = holdup.target_scale
-    winner, naive = arms[WINNER, target], arms.get((NAIVE_GROWTH, target))
-    check = Check(
+    naive, note = arms.get((NAIVE_GROWTH, target)), ""
+    value, gap = (None, 0.0) if naive is None else steps_ratio(naive, arms[WINNER, target], env_steps)
+    if value is None:
+        note = "naive_growth is the chosen setting" if naive is None else "no run of either arm has ended well"
+    elif gap:
+        least = f"at least {value.low:.2f}: " if math.isfinite(value.low) and not math.isfinite(value.high) else ""
+        note = f"{least}evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
+    return Check(
         name=f"steps_saved@{target}",
         law=f"env_steps_to_target, naive growth over winner at {target}: the interval lies above 1",
-        value=None,
-        passed=None,
-        note="naive_growth is the chosen setting",
+        value=value,
+        passed=None if naive is None else value is not None and value.low > 1,
+        lost=value is not None and value.high < 1,
+        note=note,
     )
-    if naive is None:
-        return check
-    value, gap = steps_ratio(naive, winner, env_steps)
-    if value is None:
-        return replace(check, passed=False, note="no run of either arm has ended well")
-    note = ""
-    if gap:
-        note = f"evaluations are up to {gap:,.0f} env steps apart, and the interval holds the time between two"
-        if math.isfinite(value.low) and not math.isfinite(value.high):
-            note = f"at least {value.low:.2f}: {note}"
-    return replace(check, value=value, passed=value.low > 1, lost=value.high < 1, note=note)
 
 
 def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:

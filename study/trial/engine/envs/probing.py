@@ -249,7 +249,7 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
 
 def in_own_processes(spec: StudySpec) -> StudySpec:
     """Return the space whose environments share no process."""
-    return spec.model_copy(update={"environment": spec.environment.model_copy(update={"process": "own"})})
+    return spec.having(environment={"process": "own"})
 
 
 def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> list[bytes]:

@@ -1,11 +1,10 @@
 """What every environment runner of a trial shares; RLlib's own runners, real and emulated. Imports RLlib and torch.
 
 RLlib's statistics are means of means and smoothed times; here every runner hands over sums, counts and raw
-times. RLlib's own runners are below, `HostedEnvRunner` holds many of them, and `batched_runner` has ours.
+times. RLlib's own runners are below, as is what hosts many of them in one process, and `batched_runner` has ours.
 """
 
 import abc
-import copy
 import math
 import os
 import pickle
@@ -16,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,17 +23,12 @@ import ray
 import torch
 from ray import cloudpickle
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import (
-    COMPONENT_ENV_TO_MODULE_CONNECTOR,
-    COMPONENT_MODULE_TO_ENV_CONNECTOR,
-    COMPONENT_RL_MODULE,
-)
+from ray.rllib.core import COMPONENT_RL_MODULE
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
-from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 
 from study.errors import TrialError
 from study.machine.host import read_peak_rss_mb
@@ -42,17 +37,11 @@ from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
 from study.trial.measure import Place, ProcessMeasurement, RunnerMeasurement, Watch
 
-_PIPELINES = {
-    COMPONENT_ENV_TO_MODULE_CONNECTOR: "_env_to_module",
-    COMPONENT_MODULE_TO_ENV_CONNECTOR: "_module_to_env",
-}
-"""Part of a runner's state -> attribute of RLlib's runners."""
-
 Ended = list[tuple[float, int]]
 """(return, length) of training episodes that ended."""
-Sample = tuple[list[SingleAgentEpisode], list[dict[str, Any]], RunnerMeasurement]
-"""Episodes, RLlib's own metrics of each runner, raw measurement."""
-SampleReference = tuple[Any, list[dict[str, Any]], RunnerMeasurement, dict[str, Any] | None]
+Sample = tuple[list[SingleAgentEpisode], dict[str, Any], RunnerMeasurement]
+"""Episodes, RLlib's own metrics, raw measurement."""
+SampleReference = tuple[Any, dict[str, Any], RunnerMeasurement, dict[str, Any] | None]
 """The same with the episodes in the object store, for the learner alone; and what the runner's connectors know."""
 
 
@@ -82,6 +71,11 @@ def layout_of(config: AlgorithmConfig) -> LaneLayout:
     return getattr(config, "lane_layout", None) or LaneLayout(num_env_runners=runners, num_envs_per_env_runner=envs)
 
 
+def is_hosted(config: AlgorithmConfig) -> bool:
+    """Return whether a study hosts RLlib's remote runners in the main process: `HostedActor`."""
+    return getattr(config, "hosted", False)
+
+
 class Measuring(EnvRunner):
     """Lets a runner process measure its own sampling and say what it is; goes before one of RLlib's runners."""
 
@@ -102,8 +96,8 @@ class Measuring(EnvRunner):
         """Episodes that ended before the last `get_metrics`, their earlier fragments included."""
         self._seed_of_lanes: int | None = config.seed
         started_with = config
-        # The local runner lives in the main process, whose threads and randomness are the learner's.
-        if worker_index > 0:
+        # Threads of the main process are the learner's, and the randomness of the local runner too.
+        if worker_index > 0 and not is_hosted(config):
             torch.set_num_threads(max(int(config.num_cpus_per_env_runner), 1))
         if worker_index > 0 and config.seed is not None:
             # RLlib's own seeding sets this flag by a function that imports torch's compiler: 55 MB in every runner.
@@ -125,16 +119,8 @@ class Measuring(EnvRunner):
     def env_steps_per_round(self) -> int:
         """Environment steps that a call of `sample` without arguments brings; of RLlib's own at the least."""
 
-    def _take_ended(self) -> Ended:
-        ended, self._reported = self._reported, []
-        return ended
-
     def _sample_unwatched(self, **kwargs: Any) -> Any:
         return self.sample(**kwargs)
-
-    def get_metrics_of_runners(self) -> list[dict[str, Any]]:
-        """Return RLlib's metrics of each runner that this process stands for, as far as they are kept apart."""
-        return [self.get_metrics()]
 
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
@@ -158,17 +144,18 @@ class Measuring(EnvRunner):
             # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
             lines = textwrap.indent("".join(traceback.format_exception(error)), "  ")
             failure.add_note(f"In {where}:\n{lines}")
-            return [], [], replace(self._measurement([self._watch.stop()], env_steps=0), failure=failure)
-        metrics = self.get_metrics_of_runners()
-        return episodes, metrics, self._measurement([measured], env_steps=sum(map(len, episodes)))
+            return [], {}, replace(self._measurement([self._watch.stop()], env_steps=0), failure=failure)
+        return episodes, self.get_metrics(), self._measurement([measured], env_steps=sum(map(len, episodes)))
 
     def _measurement(self, used: Sequence[ProcessMeasurement], *, env_steps: int) -> RunnerMeasurement:
         """Return what was used in some intervals, with the episodes that have ended since the last call."""
-        local = self.worker_index == 0  # then the main process counts its own CPU time and memory
-        pressures, ended = [each.pressure_s for each in used if each.pressure_s is not None], self._take_ended()
+        hosted = is_hosted(self.config)
+        local = self.worker_index == 0 or hosted  # then the main process counts its own CPU time and memory
+        pressures = [each.pressure_s for each in used if each.pressure_s is not None]
+        ended, self._reported = self._reported, []
         return RunnerMeasurement(
-            runner=self.worker_index,
-            num_runners=len({runner for runner, _ in self.lanes}),
+            runner=0 if local else self.worker_index,
+            num_runners=self.config.num_env_runners if hosted else len({runner for runner, _ in self.lanes}),
             wall_time_s=math.fsum(each.wall_time_s for each in used),
             env_steps=env_steps,
             episode_return_sum=math.fsum(total for total, _ in ended),
@@ -198,7 +185,7 @@ class Measuring(EnvRunner):
             ),
             lanes=self.lanes,
             env_steps_per_round=self.env_steps_per_round,
-            class_name=(getattr(self.config, "hosted_runner_cls", None) or type(self)).__name__,
+            class_name=type(self).__name__,
             torch_threads=torch.get_num_threads(),
             omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         )
@@ -283,24 +270,39 @@ def seed_globally(seed: int) -> None:
 # --- many of RLlib's own runners in the main process ------------------------------------------------------------------
 
 
-class _Hosted:
-    """One of RLlib's runners, with the global states that it would have in a process of its own."""
+class HostedActor:
+    """Emulates one of RLlib's remote runners: to RLlib it is an actor of Ray's, which calls the runner in this process.
 
-    def __init__(self, number: int, make: Callable[[int], Any]) -> None:
-        self.number = number
+    The runner does what it does in a process of its own: it has its `worker_index`, its copy of the configuration and
+    of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of the global generators. Other
+    globals of an environment or a module are shared by all.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        """Make the runner."""
         self._globals: Any = None
         """Their states while others use them; None before the first use."""
-        with self._in_turn():
-            self.runner = make(number)
+        with self._in_turn(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
+            self._runner = make()
 
-    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the runner; what it raises says which runner it was."""
+    def ask(self, method: str) -> Any:
+        """Return a copy of what a method of the runner returns, as another process would send.
+
+        RLlib's learner changes the episodes that it is given, and a runner goes on with its own.
+        """
         with self._in_turn():
-            try:
-                return getattr(self.runner, method)(*args, **kwargs)
-            except Exception as error:
-                original(error).add_note(f"It was env runner {self.number} of the trial")
-                raise
+            return pickle.loads(cloudpickle.dumps(getattr(self._runner, method)()))
+
+    @property
+    def apply(self) -> Any:
+        """What RLlib calls an actor by: `apply.remote(func=…, **arguments)` returns a reference."""
+        return SimpleNamespace(remote=self._applied)
+
+    def _applied(self, func: Callable[..., Any], **given: Any) -> ray.ObjectRef:
+        arguments = {name: ray.get(each) if isinstance(each, ray.ObjectRef) else each for name, each in given.items()}
+        with self._in_turn():
+            return ray.put(func(self._runner, **arguments))
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -328,116 +330,3 @@ def set_generators(states: tuple[Any, Any, Any, int]) -> None:
     np.random.set_state(states[1])  # noqa: NPY002
     random.setstate(states[2])
     torch.set_deterministic_debug_mode(states[3])
-
-
-class HostedEnvRunner(AsRLlib):
-    """Emulates RLlib's runners: to RLlib it is the local runner, where no other samples.
-
-    It holds one of RLlib's runners, of the class `config.hosted_runner_cls`, for every runner of the trial, and calls
-    them in turn. Each does what it does in a process of its own: it has its `worker_index`, its copy of the
-    configuration and of `env_config`, its seeds, callbacks, connectors and metrics, and its own states of the global
-    generators. Other globals of an environment or a module are shared by all. Beside them it holds the local runner
-    that RLlib has where all others are remote: it has no environments, RLlib merges the states of the connectors in
-    it, and takes module and connectors from it. A study evaluates by itself, so that there are no evaluation runners.
-    """
-
-    def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
-        unseeded = config.copy(copy_frozen=False).debugging(seed=None)
-        EnvRunner.__init__(self, config=unseeded, worker_index=worker_index, **kwargs)
-        self.config, self._seed_of_lanes = config, config.seed
-        own, layout = config.copy(copy_frozen=False), layout_of(config)  # as in processes of their own
-        own.num_env_runners, own.num_envs_per_env_runner = layout.num_env_runners, layout.num_envs_per_env_runner
-        own.lane_layout = replace(layout, emulated=False)
-        own.env_runner_cls, own.hosted_runner_cls = config.hosted_runner_cls, None
-        threads = torch.get_num_threads()
-
-        def make(number: int, **changes: Any) -> Any:
-            given = {**kwargs, "num_workers": own.num_env_runners, **changes}
-            return config.hosted_runner_cls(config=own.copy(copy_frozen=False), worker_index=number, **given)
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*Overriding environment")  # RLlib registers it for each runner
-            self._hosted = [_Hosted(number, make) for number in range(1, layout.num_env_runners + 1)]
-            torch.set_num_threads(threads)  # each set it as if the process were its own
-            first: Any = self._hosted[0].runner
-            known = config.observation_space and config.action_space
-            self._local: Any = make(0, spaces=kwargs.get("spaces") if known else first.get_spaces())
-        self.env, self.num_envs, self.spaces = first.env, first.num_envs, getattr(first, "spaces", None)
-        self.module = self._local.module
-        self._env_to_module, self._module_to_env = self._local._env_to_module, self._local._module_to_env
-        self._watch = Watch()
-
-    def _of_all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        return [hosted.call(method, *args, **kwargs) for hosted in self._hosted]
-
-    def get_spaces(self) -> Any:
-        """Return the spaces of one environment and of those of one runner."""
-        return self._hosted[0].runner.get_spaces()
-
-    def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the state of the local runner."""
-        return self._local.get_state(*args, **kwargs)
-
-    def assert_healthy(self) -> None:
-        """Raise where a runner was not made completely."""
-        self._of_all("assert_healthy")
-
-    def stop(self) -> None:
-        """Close the environments of every runner."""
-        self._of_all("stop")
-        self._local.stop()
-
-    @property
-    def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
-        return sum(hosted.runner.env_steps_per_round for hosted in self._hosted)
-
-    def _sample_unwatched(self, **kwargs: Any) -> list[Any]:
-        """Return the episodes of every runner, in the order of the runners.
-
-        They are copies, as other processes would send: RLlib's learner changes those that it is given, and a runner
-        goes on with its own.
-        """
-        sampled = self._of_all("_sample_unwatched", **kwargs)
-        return [episode for episodes in sampled for episode in pickle.loads(cloudpickle.dumps(episodes))]
-
-    def get_metrics_of_runners(self) -> list[dict[str, Any]]:
-        """Return the metrics of every runner."""
-        return self._of_all("get_metrics")
-
-    def get_metrics(self) -> Any:
-        """Return the metrics of all runners, as RLlib aggregates them."""
-        self.metrics.aggregate(self.get_metrics_of_runners())
-        return self.metrics.reduce()
-
-    def _take_ended(self) -> Ended:
-        return [ended for hosted in self._hosted for ended in hosted.runner._take_ended()]
-
-    def set_state(self, state: Any) -> None:
-        """Set the state of every runner, connectors included."""
-        weights = state.get(COMPONENT_RL_MODULE)
-        if isinstance(weights, ray.ObjectRef):
-            state = {**state, COMPONENT_RL_MODULE: ray.get(weights)}
-        of_local = of_runners = state
-        if NUM_ENV_STEPS_SAMPLED_LIFETIME in state and not any(name in state for name in _PIPELINES):
-            of_local, of_runners = self._synchronised(state)
-        self._local.set_state(of_local)
-        for hosted in self._hosted:  # with connector states of its own: RLlib's filters go on to change them
-            own = {name: copy.deepcopy(of_runners[name]) for name in _PIPELINES if name in of_runners}
-            hosted.call("set_state", of_runners | own)
-
-    def _synchronised(self, state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the states that RLlib sets in the local runner and in all others once in an iteration.
-
-        It gives its only runner the count of steps alone, where it would merge the states of many. These are the steps
-        of `EnvRunnerGroup.sync_env_runner_states` of RLlib 2.60.
-        """
-        merges, broadcasts = bool(self.config.merge_env_runner_states), self.config.broadcast_env_runner_states
-        if not merges and not broadcasts:
-            return {}, {}
-        known = self._local.get_state([*_PIPELINES])
-        if merges:
-            states = copy.deepcopy(self._of_all("get_state", [*_PIPELINES]))
-            for name, attribute in _PIPELINES.items():
-                known[name] = getattr(self._local, attribute).merge_states([each[name] for each in states])
-        steps = {NUM_ENV_STEPS_SAMPLED_LIFETIME: state[NUM_ENV_STEPS_SAMPLED_LIFETIME]}
-        return {**known, **steps}, {**(known if broadcasts else {}), **state}

@@ -1,4 +1,6 @@
-"""Hold-up spaces that are refused, with what would be enough; rules, and the settings that they stand for."""
+"""What the fields of a space become: settings of each algorithm and scale, rules, rivals, levels of Procgen's games."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -6,11 +8,55 @@ from hypothesis import strategies as st
 
 from study.designs.holdup.stages import RLLIB_DEFAULTS, rivals_of, scaled_rivals
 from study.designs.search import default_setting
-from study.space.parameters import overlay
-from study.space.sections import MOST_STUDIES
-from study.space.settings import fitted, resolve, rounded
+from study.errors import SpaceError
+from study.space.parameters import ALGORITHMS, PARAMETERS, REPLACED, overlay
+from study.space.sections import GAMES, MOST_STUDIES, NUM_TEST_LEVELS, task_of
+from study.space.settings import fitted, resolve, rounded, runnable
+from study.space.spec import StudySpec
 from tests.spaces import spec
 from tests.unit.test_stages import space
+
+
+def of_algorithm(algorithm: str, **parameters: Any) -> StudySpec:
+    return spec(algorithm=algorithm, parameters={"num_env_runners": [2, 4], **parameters})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_setting_has_the_parameters_of_the_algorithm_and_no_others(algorithm: str) -> None:
+    of_it, traits = of_algorithm(algorithm), ALGORITHMS[algorithm]
+    setting = runnable(of_it, {"num_env_runners": 2})
+    assert tuple(setting) == of_it.parameter_names
+    told = {*traits.parameters, *(REPLACED.get(name, name) for name in traits.given)}
+    left_out = {name for name, parameter in PARAMETERS.items() if algorithm in parameter.optional}
+    assert set(setting) == told - left_out
+    assert set(of_it.to_json()["parameters"]) == set(traits.parameters) - left_out
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "PPO"])
+def test_a_batch_is_one_minibatch_learnt_from_once(algorithm: str) -> None:
+    setting = runnable(of_algorithm(algorithm, train_batch_size=1000), {"num_env_runners": 2})
+    assert (setting["train_batch_size"], setting["minibatch_size"], setting["num_epochs"]) == (1000, 1000, 1)
+
+
+def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:
+    assert [of_algorithm(algorithm).domain("lr") for algorithm in ("PPO", "A2C", "IMPALA")] == [3e-4, 7e-4, 5e-4]
+    assert of_algorithm("IMPALA", lr=1e-3).domain("lr") == 1e-3
+    grown = of_algorithm("IMPALA", steps_per_env_runner=250)
+    assert runnable(grown, {"num_env_runners": 4})["train_batch_size"] == 1000
+    assert (of_algorithm("APPO").learner, of_algorithm("A2C").learner_in_use) == ("rllib", "fused")
+
+
+@pytest.mark.parametrize("algorithm", ["APPO", "IMPALA"])
+@pytest.mark.parametrize(("name", "each"), [("train_batch_size", 1), ("steps_per_env_runner", 3)])
+def test_a_sampled_batch_is_whole_fragments_in_its_range(algorithm: str, name: str, each: int) -> None:
+    scale = {"num_env_runners": 3, "num_envs_per_env_runner": 2, "rollout_fragment_length": 25}
+    wide = of_algorithm(algorithm, **scale, **{name: {"low": 50, "high": 640}})
+    for value in range(50, 641, 7):
+        batch = runnable(wide, {"num_env_runners": 3, name: value})["train_batch_size"]
+        assert batch % (50 * each) == 0 and 50 <= batch // each <= 640
+
+
+# --- rules, and what they stand for at a scale ------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -90,3 +136,33 @@ def test_rules_become_numbers_at_a_scale():
     assert (resolve(base, 46)["train_batch_size"], resolve(base, 1)["minibatch_size"]) == (8648, 188)
     at = resolve(overlay(base, {"num_minibatches": 16, "lr_scaling_exponent": 0.5}), 46)
     assert (at["minibatch_size"], at["lr"]) == (8648 // 16, pytest.approx(1e-3 * (540 / 128) ** 0.5))
+
+
+# --- Procgen ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_game_is_a_task_of_envpool_with_levels_to_train_on() -> None:
+    assert len(GAMES) == 16
+    assert task_of("procgen:coinrun", {}) == ("CoinrunEasy-v0", {"num_levels": 200, "start_level": 0})
+    hard = task_of("procgen:bigfish", {"distribution_mode": "hard", "use_backgrounds": False})
+    assert hard == ("BigfishHard-v0", {"num_levels": 500, "start_level": 0, "use_backgrounds": False})
+    with pytest.raises(SpaceError, match=r"environment\.id: .* Fix: Did you mean 'procgen:coinrun'\?"):
+        spec(environment__id="procgen:conrun")
+
+
+@pytest.mark.parametrize(
+    ("trained", "own", "levels"),
+    [
+        ({}, {}, (200, NUM_TEST_LEVELS)),
+        ({"distribution_mode": "hard"}, {}, (500, NUM_TEST_LEVELS)),
+        ({"num_levels": 10, "start_level": 90}, {}, (100, NUM_TEST_LEVELS)),
+        ({"num_levels": 0}, {}, (0, 0)),  # who trains on all levels is tested on all
+        ({}, {"num_levels": 5, "start_level": 7}, (7, 5)),
+    ],
+)
+def test_policies_are_tested_on_levels_that_were_not_trained_on_or_that_are_named(trained, own, levels) -> None:
+    kwargs = {"environment__kwargs": trained, "evaluation__kwargs": own}
+    game = spec(environment__id="procgen:coinrun", parameters__train_batch_size=800, **kwargs)
+    assert game.environment.backend == "envpool"
+    _, tested = task_of("procgen:coinrun", game.evaluated_environment.kwargs)
+    assert (tested["start_level"], tested["num_levels"]) == levels
