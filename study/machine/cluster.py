@@ -73,19 +73,18 @@ PRIVATE_ENVIRONMENT = {
 def environment(values: Mapping[str, str | None]) -> Iterator[None]:
     """Set environment variables for a while; None unsets one."""
     before = {name: os.environ.get(name) for name in values}
-
-    def set_all(values: Mapping[str, str | None]) -> None:
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    set_all(values)
+    _set_all(values)
     try:
         yield
     finally:
-        set_all(before)
+        _set_all(before)
+
+
+def _set_all(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
 
 
 # --- which Ray to join -----------------------------------------------------------------------------------------------
