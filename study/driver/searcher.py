@@ -8,6 +8,7 @@ import contextlib
 import functools
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from study.trial.trainable import TRIAL, StudyTrial, TrialConfig
 logger = logging.getLogger(__name__)
 _LONGEST = 500
 """Characters of a reason."""
+_LOOK_S = 5.0
+"""Seconds after which the display is asked to tell what is new, where no trial reports."""
 
 
 def tuner(
@@ -46,7 +49,7 @@ def tuner(
     """Return what runs the conductor's trials, and writes to a folder `storage` what nobody reads.
 
     With `reuse` a trial goes on in the processes of the one before; `script` is that of the space, pickled. `on_setup`
-    is called once Tune has its signal handlers, `on_change` after every event.
+    is called once Tune has its signal handlers, `on_change` after every event, and now and then between two.
     """
     without_usage_tags()
 
@@ -134,6 +137,7 @@ class StudyCallback(_Stateless, Callback, Stopper):
         """Wrap a conductor; call `on_setup` and `on_change` as `tuner` says."""
         self._conductor, self._on_setup, self._on_change = conductor, on_setup, on_change
         self._trials: list[Trial] = []
+        self._looks_at_s = 0.0
 
     def setup(self, **info: Any) -> None:
         """Tell that Tune is about to begin."""
@@ -176,7 +180,11 @@ class StudyCallback(_Stateless, Callback, Stopper):
         """Return whether the study ends early; the decision that closes a stage is taken, and written, here.
 
         After a signal the trials' processes are killed: Tune would wait ten seconds for each to end its iteration.
+        Tune asks ten times a second, also while no trial reports: the display then says that the study still runs.
         """
+        if time.monotonic() >= self._looks_at_s:
+            self._looks_at_s = time.monotonic() + _LOOK_S
+            self._on_change()
         with _ending_early(self._conductor):
             stops, stop = self._conductor.must_stop, self._conductor.stop
             for trial in self._trials if stop is not None and stop.reason == "stopped" else ():

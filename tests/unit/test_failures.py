@@ -14,7 +14,7 @@ import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from study.driver.conductor import Fault
-from study.driver.searcher import fault_of
+from study.driver.searcher import StudyCallback, fault_of
 from study.errors import TrialError, TrialLostError
 from study.machine.apart import called_apart
 from study.space.sections import EnvironmentSpec
@@ -68,6 +68,20 @@ def test_a_line_that_breaks_sampling_and_evaluation_is_one_way_to_fail(tmp_path,
         session.conductor.end(started.trial, "failed", f"{what} must not fail, got KeyError: 500.", way=place)
     assert session.conductor.is_broken == stops
     assert len(session.conductor.ledger.rows) == (4 if stops else 8)
+
+
+def test_the_display_is_asked_what_is_new_while_no_trial_reports(tmp_path, monkeypatch):
+    began, looks = time.monotonic(), list[float]()
+    now = itertools.count(began)  # seconds
+    callback = StudyCallback(
+        Driven(tmp_path, spec()).conductor, on_setup=list, on_change=lambda: looks.append(time.monotonic() - began)
+    )
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    for _ in range(100):  # Tune asks, and nothing happens
+        assert not callback.stop_all()
+    assert all(5 <= later - earlier <= 10 for earlier, later in itertools.pairwise(looks))
+    assert looks[0] < 5
+    assert looks[-1] > 90
 
 
 def test_a_deadline_lets_through_what_ends_in_time_and_ends_what_hangs() -> None:
