@@ -79,7 +79,7 @@ class StudyError(Exception):
 
 
 class ClusterError(StudyError, RuntimeError):
-    """Ray, MLflow, Optuna's storage or a scheduler does not answer or refuses, or the plan does not fit the cluster."""
+    """Ray, MLflow or a scheduler does not answer or refuses, or the plan does not fit the cluster."""
 
 
 class RecordError(StudyError, ValueError):

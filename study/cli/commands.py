@@ -249,13 +249,13 @@ def doctor(
 
 @app.command()
 def sync(study: options.Study) -> None:
-    """Bring MLflow, Optuna's storage and TensorBoard up to date."""
+    """Bring MLflow, Optuna's journal and TensorBoard up to date."""
     for line in sync_study(StudyFolder(study)):
         say(line)
 
 
 def sync_study(folder: StudyFolder) -> Iterator[str]:
-    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
+    """Bring MLflow, Optuna's journal and event files, where the study has them, up to date with the records.
 
     Yields:
         A sentence for each place, as soon as it is up to date; for all but one that failed, why.

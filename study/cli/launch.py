@@ -46,7 +46,6 @@ def launch(
     ] = None,
     print_: Annotated[bool, typer.Option("--print", help="Show what would be written, and do nothing.")] = False,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow, as the first node reaches it.")] = None,
-    optuna_storage: Annotated[str | None, typer.Option(help="The same as of `python -m study run`.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="The same as of `python -m study run`.")] = False,
     until: Annotated[str | None, typer.Option(help="Last stage of a hold-up study, such as race.")] = None,
     trials: options.Trials = None,
@@ -65,8 +64,8 @@ def launch(
     file = find_space(space)
     spec = options.load(str(file), set_, trials).spec
     options.check_stage(until, spec)
-    arguments = {"--tracking-uri": asked_uri(tracking_uri), "--optuna-storage": optuna_storage}
-    arguments |= {"--until": until, "--trials": None if trials is None else str(trials)}
+    arguments = {"--tracking-uri": asked_uri(tracking_uri), "--until": until}
+    arguments |= {"--trials": None if trials is None else str(trials)}
     given = [word for option, value in arguments.items() if value is not None for word in (option, value)]
     given += [*(["--tensorboard"] if tensorboard else []), *(word for each in set_ or [] for word in ("--set", each))]
     workdir = Path(of_job["workdir"] or Path.cwd())

@@ -51,10 +51,6 @@ class RunOptions:
             "on with the study's own."
         ),
     ] = None
-    optuna_storage: Annotated[
-        str | None,
-        typer.Option(help="Database that shows the trials to optuna-dashboard, e.g. postgresql://… or sqlite:///…."),
-    ] = None
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write event files for TensorBoard too; a resume goes on with them.")
     ] = False
@@ -121,9 +117,8 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
     """Return the identity of a new study.
 
     Raises:
-        ClusterError: There can be no MLflow, or the Optuna storage is not a database that Optuna can use.
+        ClusterError: There can be no MLflow.
     """
-    storage = options.optuna_storage
     return StudyIdentity(
         format=FORMAT,
         study_id=uuid.uuid4().hex[:12],
@@ -133,16 +128,15 @@ def new_identity(spec: StudySpec, options: RunOptions) -> StudyIdentity:
         space=options.space,
         spec=spec.to_json(),
         digest=spec.digest(),
-        optuna_storage=None if storage is None else check_tracking_uri(storage, "Optuna storage"),
     )
 
 
 def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) -> StudyIdentity:
-    """Return the identity of the study in `folder`, with the MLflow and the Optuna storage that the person names now.
+    """Return the identity of the study in `folder`, with the MLflow that the person names now.
 
     Raises:
         RecordError: It was started with another space.
-        ClusterError: Another MLflow or storage that the person names does not answer.
+        ClusterError: Another MLflow that the person names does not answer.
     """
     identity, where = folder.identity(), str(folder.path)
     before, gone = as_of_now(identity.spec)
@@ -163,12 +157,9 @@ def resumed_identity(folder: StudyFolder, spec: StudySpec, options: RunOptions) 
             fix = f"Restore {now['script']['source']['file']}, and the modules, files and versions that it reads"
         raise RecordError(where=where, rule=rule, got=got, fix=f"{fix}, or start a new study with --name.")
     # What it has already is not probed: an outage does not stop a resume.
-    uri, storage = options.tracking_uri, options.optuna_storage
-    if uri is not None and (other := check_tracking_uri(uri)) != identity.tracking_uri:
+    if (uri := options.tracking_uri) is not None and (other := check_tracking_uri(uri)) != identity.tracking_uri:
         ask_mlflow(other)
         identity = structs.replace(identity, tracking_uri=other)
-    if storage is not None:
-        identity = structs.replace(identity, optuna_storage=check_tracking_uri(storage, "Optuna storage"))
     return identity
 
 

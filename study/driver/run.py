@@ -72,7 +72,7 @@ def run_study(spec: StudySpec, options: RunOptions, *, display: "Display") -> St
     Raises:
         KeyboardInterrupt: A signal came before the first trial: there is nothing to show.
         SpaceError: The environment cannot be made, or the name is taken.
-        ClusterError: Ray, or at a first start MLflow or Optuna's storage, does not answer; or a trial can never fit.
+        ClusterError: Ray, or at a first start MLflow, does not answer; or a trial can never fit.
         RecordError: The folder cannot be resumed.
     """
     return _Session(spec, options, display).open()
@@ -145,7 +145,7 @@ class _Session:
         if ledger.closed is not None and opening.nothing_left(self.spec, ledger):
             return self._end(ledger, ledger.closed)
         log = stack.enter_context(RecordLog(self.folder.records))
-        self._await_mirrors(files=False)  # before Ray starts: what is wrong with a server is known in seconds
+        self._await_mirrors(file=False)  # before Ray starts: what is wrong with a server is known in seconds
         conductor: Conductor | None = None
         while conductor is None or not conductor.exhausted:
             signals.check()
@@ -166,7 +166,7 @@ class _Session:
         plan = make_plan(self.spec, shape, ledger.decisions)
         for remark in remarks(self.spec, plan):
             self.display.note(remark)
-        self._await_mirrors(files=True)
+        self._await_mirrors(file=True)
         conductor = Conductor(
             spec=self.spec,
             plan=plan,
@@ -208,11 +208,10 @@ class _Session:
         anything = next(read_lines(self.folder.records), None) is not None
         self.mirrors.finish(ABANDON_TIMEOUT_S if anything else 0.0, cut=lambda: self.signals.deadline)
 
-    def _await_mirrors(self, *, files: bool) -> None:
-        """Let the places outside of the folder prove that they take a new study; a resume catches up in any case."""
-        for key, mirror in self.mirrors.mirrors.items() if self.is_new else ():
-            if "://" in mirror.address and (files or not mirror.address.startswith("sqlite:")):
-                self.mirrors.wait_ready(key)
+    def _await_mirrors(self, *, file: bool) -> None:
+        """Let the places prove that they take a new study, if MLflow is a `file`; a resume catches up in any case."""
+        if self.is_new and self.identity.tracking_uri.startswith("sqlite:") == file:
+            self.mirrors.wait_ready()
 
     @contextlib.contextmanager
     def _ray(self) -> Iterator[ClusterShape]:

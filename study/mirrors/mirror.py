@@ -19,10 +19,9 @@ from msgspec import Struct, structs
 
 from study.errors import StudyError
 from study.metrics import CUSTOM, METRICS
-from study.mirrors.tracking_uri import reach
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder
-from study.records.ledger import Ledger, TrialRow, fold_lines, ledger_of
+from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import (
     Evaluation,
     Iteration,
@@ -56,7 +55,7 @@ class Mirror(ABC):
     """Sends one study to one place.
 
     Attributes:
-        key, name, place: The kind in file names and between processes, and for people; what its address is called.
+        key, name: The kind in file names, and for people.
         chunk: Most records that are sent at once.
         opened: Whether the study was found or created there since the last failure.
         last, ledger: The last line that was sent, and the state of the study up to there.
@@ -68,7 +67,6 @@ class Mirror(ABC):
 
     key: ClassVar[str]
     name: ClassVar[str]
-    place: ClassVar[str]
     chunk: ClassVar[int] = 500
 
     def __init__(self, folder: StudyFolder) -> None:
@@ -232,7 +230,7 @@ class TensorBoardMirror(Mirror):
     TensorBoard that reads meanwhile drop what it has seen.
     """
 
-    key, name, place = "tensorboard", "TensorBoard's folder", "TensorBoard folder"
+    key, name = "tensorboard", "TensorBoard's folder"
 
     def __init__(self, folder: StudyFolder) -> None:
         super().__init__(folder)
@@ -288,67 +286,37 @@ class TensorBoardMirror(Mirror):
 
 
 class OptunaMirror(Mirror):
-    """Sends one study to a database, or to the journal file in its folder, for `optuna-dashboard`.
+    """Enters each trial of the search, once it has ended, into the journal in the study's folder: `optuna-dashboard`.
 
-    Every trial is entered once it has ended, whole and in one transaction. The storage makes no proposals.
+    Behind a line that a kill tore nothing of a journal can be read, so that each mirror writes it anew. No proposal
+    comes from it.
     """
 
-    key, name, place = "optuna", "Optuna's storage", "Optuna storage"
-
-    _storage: Any = None
+    key, name = "optuna", "Optuna's journal"
 
     @property
     def address(self) -> str:
-        """The storage that the study was started with, else its journal file; empty where nothing is tuned."""
-        return self.identity.optuna_storage or (str(self.folder.optuna_journal) if self.spec.tuned else "")
+        """The journal; empty where nothing is tuned."""
+        return str(self.folder.optuna_journal) if self.spec.tuned else ""
 
     def open(self) -> None:
-        """Find or create the study, see what is there, and begin with the first record.
-
-        What follows from no record is made anew: the journal, and a study with trials that have not ended on record.
-        """
+        """Begin with the first record."""
         import optuna
-        from optuna.storages import JournalStorage, RDBStorage
+        from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
-        from study.designs.proposals import TRIAL
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.close()
-        if "://" in self.address:
-            reach(self.address)
-            # Before its use, a connection that a restart of the database broke is replaced.
-            storage: Any = RDBStorage(self.address, engine_kwargs={"pool_pre_ping": True})
-        else:  # its only writer; behind a torn line nothing could be read
-            for file in self.folder.path.glob("optuna.journal*"):
-                file.unlink(missing_ok=True)
-            storage = JournalStorage(JournalFileBackend(self.address, lock_obj=JournalFileOpenLock(self.address)))
-        self._storage, directions = storage, [optuna.study.StudyDirection.MAXIMIZE]
-        name = f"{self.identity.name}-{self.identity.study_id}"  # other studies may share the storage
-        try:
-            self._study = storage.create_new_study(directions, name)
-        except optuna.exceptions.DuplicatedStudyError:
-            self._study = storage.get_study_id_from_name(name)
-        trials = storage.get_all_trials(self._study, deepcopy=False)
-        self._there = {trial.user_attrs[TRIAL] for trial in trials if TRIAL in trial.user_attrs}
-        if self._there - {row.trial for row in ledger_of(self.folder.records).rows.values() if row.ended}:
-            storage.delete_study(self._study)
-            self._study, self._there = storage.create_new_study(directions, name), set()
+        for file in self.folder.path.glob("optuna.journal*"):
+            file.unlink(missing_ok=True)
+        storage = JournalStorage(JournalFileBackend(self.address, lock_obj=JournalFileOpenLock(self.address)))
+        name = f"{self.identity.name}-{self.identity.study_id}"
+        self._study = optuna.create_study(storage=storage, study_name=name, direction="maximize")
 
     def send(self, lines: list[Line]) -> None:
-        """Enter the trials that have ended, in the order of the ends, so that the storage numbers them as they came."""
+        """Enter the trials that have ended, in the order of the ends, so that Optuna numbers them as they came."""
         from study.designs.proposals import trial_of  # with Optuna, which `open` has imported
 
         ends = [record for line, _ in self.shown(lines) if isinstance(record := line.record, TrialEnded)]
         for row in [self.ledger.rows[end.trial] for end in ends if end.status != "interrupted"]:
-            if row.optuna_number is not None and row.trial not in self._there:
-                self._storage.create_new_trial(self._study, trial_of(self.spec, row))
-                self._there.add(row.trial)
-
-    def close(self) -> None:
-        """Close the connections to the database."""
-        if self._storage is not None:
-            self._storage.remove_session()
-            if (engine := getattr(self._storage, "engine", None)) is not None:
-                engine.dispose()
-            self._storage = None
+            if row.optuna_number is not None:
+                self._study.add_trial(trial_of(self.spec, row))

@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from study.engine import UNKNOWN, engine_of_space
 from study.mirrors.mirror import Mirror, Point, milliseconds
@@ -59,7 +59,7 @@ _STATUS = {
 class MlflowMirror(Mirror):
     """Sends one study to one MLflow."""
 
-    key, name, place = "mlflow", "MLflow", "tracking URI"
+    key, name = "mlflow", "MLflow"
 
     def __init__(self, folder: StudyFolder) -> None:
         super().__init__(folder)
@@ -310,10 +310,10 @@ def saved_view(identity: StudyIdentity, spec: StudySpec) -> tuple[str, str]:
 
 
 def identity_text(identity: StudyIdentity) -> str:
-    """Return the study's identity with its complete spec, for people; without passwords in URIs and in arguments."""
-    content = msgspec.to_builtins(identity)
-    uris = {name: mask_credentials(content[name]) for name in ("tracking_uri", "optuna_storage") if name in content}
-    return json.dumps({**content, **uris, "spec": {**identity.spec, **mask_arguments(identity.spec)}}, indent=1)
+    """Return the study's identity with its complete spec, for people; without passwords in its URI and arguments."""
+    shown = {"tracking_uri": mask_credentials(identity.tracking_uri)}
+    shown |= {"spec": {**identity.spec, **mask_arguments(identity.spec)}}
+    return json.dumps(structs.asdict(structs.replace(identity, **shown)), indent=1)
 
 
 def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def advance(mirror: Mirror, *, finishing: bool, ended: bool) -> None:
         mirror.due = time.monotonic() + (0.0 if sent else POLL_S)
     except Exception as error:  # noqa: BLE001 (MLflow, databases and proxies raise every kind)
         mirror.opened, mirror.done = False, isinstance(error, RecordError)
-        mirror.failure = refusal(error, mirror.address, mirror.place)
+        mirror.failure = refusal(error, f"{mirror.name} {mirror.address}")
         mirror.due = time.monotonic() + (POLL_S if finishing else RETRY_S)
         if (said := mask_credentials(str(mirror.failure))) != mirror.state.error:
             _log.warning("%s", reason_of(error), exc_info=None if isinstance(error, StudyError) else error)
@@ -104,12 +104,11 @@ def sync(mirror: Mirror) -> int:
 
 
 class MirrorProcess:
-    """The `mirrors` of one study, by their keys. They end with `finish`, and when the driver ends in any other way."""
+    """The mirrors of one study. They end with `finish`, and when the driver ends in any other way."""
 
     def __init__(self, folder: StudyFolder) -> None:
         """Start the process; returns at once."""
-        self.mirrors = {mirror.key: mirror for mirror in mirrors_of(folder)}
-        self._folder = folder
+        self._folder, self._mirrors = folder, mirrors_of(folder)
         self._process: subprocess.Popen[bytes] | None = _start(folder)
 
     @property
@@ -117,24 +116,24 @@ class MirrorProcess:
         """The process id; None when it has ended."""
         return None if self._process is None else self._process.pid
 
-    def wait_ready(self, key: str) -> None:
-        """Wait until the study exists in a place: at a first start, a wrong address should end the command.
+    def wait_ready(self) -> None:
+        """Wait until the study exists in every place: at a first start, a wrong address should end the command.
 
         Raises:
-            ClusterError: It does not exist after `READY_TIMEOUT_S`; says what the process ran into.
+            ClusterError: It does not after `READY_TIMEOUT_S`; says what the process ran into.
         """
-        mirror, error, deadline = self.mirrors[key], "", time.monotonic() + READY_TIMEOUT_S
-        while self._process is not None and self._process.poll() is None and time.monotonic() < deadline:
-            if (state := mirror.state).pid == self.pid:
-                error = state.error
-                if not error:
-                    return
-                if "locked" not in error:  # another process lets go of a database's lock
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        for mirror in self._mirrors:
+            while (state := mirror.state).pid != self.pid or state.error:
+                error = state.error if state.pid == self.pid else ""
+                if error and "locked" not in error:  # another process lets go of a database's lock
                     raise ClusterError(error)
-            time.sleep(_LOOK_S)
-        where, rule = f"{mirror.place} {mask_credentials(mirror.address)}", f"must answer within {READY_TIMEOUT_S:g} s"
-        fix = f"See {self._folder.mirror_log}, or give another address."
-        raise ClusterError(where=where, rule=rule, got=error, fix=fix)
+                if self._process is None or self._process.poll() is not None or time.monotonic() > deadline:
+                    where = f"{mirror.name} {mask_credentials(mirror.address)}"
+                    rule = f"must answer within {READY_TIMEOUT_S:g} s"
+                    fix = f"See {self._folder.mirror_log}, or give another address."
+                    raise ClusterError(where=where, rule=rule, got=error, fix=fix)
+                time.sleep(_LOOK_S)
 
     def finish(self, timeout_s: float, *, cut: Callable[[], float] = lambda: math.inf, answer: str = "") -> list[str]:
         """Let the process send what is left, for at most `timeout_s` seconds; return what each place lacks, and why.
@@ -156,7 +155,7 @@ class MirrorProcess:
             process.kill()
             if process.wait() == 0 or time.monotonic() >= min(deadline, cut()):
                 self._process = None
-        states = [(mirror.name, mirror.behind, mirror.state.error) for mirror in self.mirrors.values()]
+        states = [(mirror.name, mirror.behind, mirror.state.error) for mirror in self._mirrors]
         late = f"it did not end within {timeout_s:g} s"
         return [f"{name} lacks up to {lacked} records ({why or late})" for name, lacked, why in states if why or lacked]
 
@@ -198,34 +197,34 @@ def main(folder: str, parent: str) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[to_log])
     logging.getLogger("study").setLevel(logging.INFO)
     sys.modules["torch"] = None  # type: ignore[assignment]  # tensorboardX would load it: seconds, and 200 MB
-    mirrors, finishing, patient = mirrors_of(StudyFolder(Path(folder))), False, True
-    is_ours = False  # until the process of an earlier driver lets go
-    is_loaded = False
+    mirrors = mirrors_of(StudyFolder(Path(folder)))
+    while take(Path(folder) / _LOCK) is None:
+        pass  # the process of an earlier driver has yet to let go
+    wait_s = _turn(mirrors, finishing=False)
+    set_back(_NICENESS)  # not before: on a loaded machine a process that is set back imports MLflow for minutes
     with open(0, "rb", buffering=0) as stdin:
-        while not all(mirror.done for mirror in mirrors):
-            wait_s = min(each.due for each in mirrors if not each.done) - time.monotonic()
-            if finishing:
-                time.sleep(max(wait_s, 0.0))
-            elif select.select([stdin], [], [], min(max(wait_s, 0.0), _LOOK_S))[0] or os.getppid() != int(parent):
-                # A process forked from the driver can hold our standard input open, whence the look at the parent.
-                order = stdin.readline() if os.getppid() == int(parent) else b""
-                seconds, answer = json.loads(order) if order else (ORPHAN_DRAIN_S, "")
-                finishing, patient = True, bool(order)
-                signal.alarm(math.ceil(seconds + _GRACE_S))  # which ends this process, whatever it waits for
-                for mirror in mirrors:
-                    mirror.answer, mirror.due = answer, 0.0
-                set_back(0)  # no trial runs any more
-            is_ours = is_ours or take(Path(folder) / _LOCK) is not None
-            for mirror in mirrors if is_ours else ():
-                if not mirror.done and mirror.due <= time.monotonic():
-                    advance(mirror, finishing=finishing, ended=True)
-                    mirror.done = mirror.done or not (patient or mirror.failure is None)
-            if is_ours and not (is_loaded or finishing):
-                # Not before: on a loaded machine a process that is set back imports MLflow for minutes.
-                is_loaded = True
-                set_back(_NICENESS)
+        # A process forked from the driver can hold our standard input open, whence the look at the parent.
+        while not select.select([stdin], [], [], min(wait_s, _LOOK_S))[0] and os.getppid() == int(parent):
+            wait_s = _turn(mirrors, finishing=False)
+        order = stdin.readline() if os.getppid() == int(parent) else b""
+    seconds, answer = json.loads(order) if order else (ORPHAN_DRAIN_S, "")
+    signal.alarm(math.ceil(seconds + _GRACE_S))  # which ends this process, whatever it waits for
+    set_back(0)  # no trial runs any more
     for mirror in mirrors:
-        mirror.close()
+        mirror.answer, mirror.due = answer, 0.0
+    wait_s = 0.0
+    while not all(mirror.done or (mirror.failure and not order) for mirror in mirrors):
+        time.sleep(wait_s)
+        wait_s = _turn(mirrors, finishing=True)
+
+
+def _turn(mirrors: list[Mirror], *, finishing: bool) -> float:
+    """Advance the mirrors that are due; return the seconds until the next one is."""
+    for mirror in mirrors:
+        if not mirror.done and mirror.due <= time.monotonic():
+            advance(mirror, finishing=finishing, ended=True)
+    now = time.monotonic()
+    return max(min((mirror.due for mirror in mirrors if not mirror.done), default=now + _LOOK_S) - now, 0.0)
 
 
 if __name__ == "__main__":

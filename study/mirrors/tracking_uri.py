@@ -1,4 +1,4 @@
-"""Addresses of MLflow and of Optuna's storage: their form, one question to a server, and what its refusal means."""
+"""Addresses of MLflow: their form, one question to a server, and what its refusal means."""
 
 import contextlib
 import os
@@ -45,21 +45,21 @@ def asked_uri(given: str | None) -> str | None:
     return given or os.environ.get("MLFLOW_TRACKING_URI") or None
 
 
-def check_tracking_uri(uri: str, place: str = "tracking URI") -> str:
+def check_tracking_uri(uri: str) -> str:
     """Return the form of `uri` that does not depend on the working directory, if a store can be there, else raise.
 
-    Nothing but the file system is asked. The place is `tracking URI` or `Optuna storage`.
+    Nothing but the file system is asked.
     """
-    schemes = (*_DATABASES, *_SERVERS) if place == "tracking URI" else _DATABASES
     scheme, path, rule = _scheme(uri), sqlite_path(uri), ""
-    if scheme not in schemes:
-        rule, fix = f"must begin with one of {', '.join(schemes)}", "Use sqlite:///FILE, or the address of a server."
+    if scheme not in (*_DATABASES, *_SERVERS):
+        rule = f"must begin with one of {', '.join((*_DATABASES, *_SERVERS))}"
+        fix = "Use sqlite:///FILE, or the address of a server."
     elif scheme == "sqlite":  # which writes its journal beside the database
         places = [] if path is None else [path.absolute().parent, *([path] if path.exists() else [])]
         if path is None or path.is_dir() or not all(os.access(each, os.W_OK) for each in places):
             rule, fix = "must name a file that you can write, in a folder that exists", "Name another file."
     if rule:
-        raise ClusterError(where=place, rule=rule, got=repr(mask_credentials(uri)), fix=fix)
+        raise ClusterError(where="tracking URI", rule=rule, got=repr(mask_credentials(uri)), fix=fix)
     if path is not None:
         before, _, rest = uri.partition(":///")
         return f"{before}:///{path.absolute()}{''.join(rest.partition('?')[1:])}"
@@ -113,21 +113,21 @@ def answering(uri: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise refusal(error, uri) from error
+        raise refusal(error, f"MLflow {uri}") from error
 
 
 AWAY = "Start or correct it, or give another address."
 """What to do about an error that may pass by itself."""
 
 
-def refusal(error: Exception, uri: str, place: str = "tracking URI") -> StudyError:
-    """Return in one line what an error at an address, which is called `place`, means; one of this project as it is."""
+def refusal(error: Exception, place: str) -> StudyError:
+    """Return in one line what an error at a place, its name and address, means; one of this project as it is."""
     if isinstance(error, StudyError):
         return error
     said = f"{type(error).__name__}: {' '.join(str(error).split())}"
     fix = next((fix for words, fix in _FIXES.items() if re.search(words, said)), AWAY)
-    where = f"{place} {mask_credentials(uri)}"
-    return ClusterError(where=where, rule="must take the study's records", got=reason_of(error), fix=fix)
+    rule, got = "must take the study's records", reason_of(error)
+    return ClusterError(where=mask_credentials(place), rule=rule, got=got, fix=fix)
 
 
 def reason_of(error: Exception) -> str:

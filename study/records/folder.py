@@ -37,8 +37,8 @@ _OWN = ("study.json", "space.yaml", "records.jsonl", "mirror*", "optuna.journal*
 _OTHER_FOLDER = "Choose another --name or --out."
 
 
-class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a study is: written once, at its start, and never changed."""
+class StudyIdentity(Struct, frozen=True, kw_only=True):
+    """What a study is, written at its start. Versions before 0.22.0 could name a database for Optuna, too."""
 
     format: Whole
     study_id: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
@@ -51,8 +51,6 @@ class StudyIdentity(Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     """The complete spec, defaults included."""
     digest: str
     """`StudySpec.digest()` of `spec`."""
-    optuna_storage: str | None = None
-    """Database that shows the ended trials to `optuna-dashboard`, as a URL; None: the journal file in the folder."""
 
     def parse(self) -> StudySpec:
         """Return the spec."""
@@ -263,7 +261,7 @@ def pack(folder: StudyFolder, target: Path) -> StudyFolder:
         space = folder.space_file.read_text()
         packed.prepare(fix="Name another folder for the copy.")
         # The default MLflow: a published study is mirrored to nowhere until somebody does so.
-        public = {"tracking_uri": "sqlite:///mlflow.db", "optuna_storage": None, "space": Path(identity.space).name}
+        public = {"tracking_uri": "sqlite:///mlflow.db", "space": Path(identity.space).name}
         packed.write(structs.replace(identity, **public), space)
         with lzma.open(packed.packed_records, "wb", preset=9) as sink:
             for line in read_lines(folder.records):

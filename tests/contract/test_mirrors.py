@@ -1,6 +1,6 @@
 """What every mirror promises: each record arrives, to the effect of exactly once, whatever is killed or away.
 
-The places are real: MLflow on SQLite, Optuna's storage on SQLite and as a journal file, event files of TensorBoard.
+The places are real: MLflow on SQLite, Optuna's journal, event files of TensorBoard.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import signal
 import optuna
 import pytest
 from mlflow import MlflowClient
-from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
@@ -55,20 +55,18 @@ class Mlflow:
         assert parent(self.database).status == names.get(state.closed and state.closed.reason, "KILLED")
 
 
-class OptunaDatabase:
-    """An Optuna storage on SQLite."""
+class Optuna:
+    """The journal in the study's folder, as `optuna-dashboard` opens it."""
 
     kind = OptunaMirror
-    writes = ((RDBStorage, "create_new_study"), (RDBStorage, "create_new_trial"))
+    writes = ((JournalStorage, "create_new_study"), (JournalStorage, "create_new_trial"))
 
     def __init__(self, place):
-        self.path = place / "optuna.db"
-
-    def storage(self):
-        return RDBStorage(f"sqlite:///{self.path}")
+        self.path = place / "demo" / "optuna.journal"
 
     def trials(self, folder):
-        trials = optuna.load_study(study_name="demo-id-demo", storage=self.storage()).trials
+        journal = JournalStorage(JournalFileBackend(str(folder.optuna_journal)))
+        trials = optuna.load_study(study_name="demo-id-demo", storage=journal).trials
         found = {each.user_attrs["trial"]: each for each in trials}
         assert len(found) == len(trials), "a trial is there twice"
         return found
@@ -92,18 +90,6 @@ class OptunaDatabase:
         assert by_number == sorted(rows, key=lambda number: rows[number].ended_at)
 
 
-class OptunaJournal(OptunaDatabase):
-    """The journal file in the study's folder: what `optuna-dashboard` opens where no database was named."""
-
-    writes = ((JournalStorage, "create_new_study"), (JournalStorage, "create_new_trial"))
-
-    def __init__(self, place):
-        self.path = place / "demo" / "optuna.journal"
-
-    def storage(self):
-        return JournalStorage(JournalFileBackend(str(self.path)))
-
-
 class TensorBoard:
     """Event files below the study's folder."""
 
@@ -120,7 +106,7 @@ class TensorBoard:
         assert_files_follow(folder)
 
 
-PLACES = (Mlflow, OptunaDatabase, OptunaJournal, TensorBoard)
+PLACES = (Mlflow, Optuna, TensorBoard)
 STORY = (
     *(opened(), *whole_trial(0), *whole_trial(1, "failed"), *whole_trial(2, "interrupted"), closed("stopped")),
     *(opened(2), started(2, 2), started(3), iteration(2, 1, 2), iteration(3, 1), ended(3, "failed")),
@@ -137,8 +123,7 @@ def make(request, empty_database):
         path.mkdir(exist_ok=True)
         (path / "mlflow.db").write_bytes(empty_database)
         place = request.param(path)
-        storage = f"sqlite:///{place.path}" if request.param is OptunaDatabase else None
-        folder = make_folder(path / "demo", f"sqlite:///{path}/mlflow.db", optuna_storage=storage)
+        folder = make_folder(path / "demo", f"sqlite:///{path}/mlflow.db")
         if request.param is TensorBoard:
             folder.make_tensorboard()
         return folder, place
@@ -228,8 +213,8 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
             if fault is _Killed:
                 mirror.close()
                 mirror = place.kind(folder)
-            # MLflow's cursor and a database's own trials say what is there; event files and the journal begin anew.
-            further = type(place) is OptunaDatabase or (place.kind is MlflowMirror and mirror.behind != last)
+            # MLflow's cursor says what is there; event files and the journal begin anew.
+            further = place.kind is MlflowMirror and mirror.behind != last
             calls, fatal, last = 0, 1 if further else fatal + 1, mirror.behind
             assert kills < 2000
             try:
@@ -312,7 +297,7 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
     monkeypatch.setattr("study.mirrors.process.sync", catch_up)
     said = sync_study(folder)
     assert next(said) == "TensorBoard's folder is up to date: 2 records sent."
-    assert next(said) == "Optuna's storage is away."
+    assert next(said) == "Optuna's journal is away."
     with pytest.raises(ClusterError, match="MLflow is away"):
         next(said)
 
@@ -321,16 +306,13 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
 def test_a_journal_is_made_anew_and_shows_what_optuna_was_asked_for(tmp_path, left):
     assert not OptunaMirror(make_folder(tmp_path / "times", of=throughput_spec())).address  # nothing is tuned
     records = list(holdup.study_records(space := holdup.holdup_spec()))
-    folder = holdup.write_study(tmp_path / "at 10:00" / "demo", space, records)  # which is no URI
+    folder = holdup.write_study(tmp_path / "demo", space, records)
     started = [record for record in records if isinstance(record, TrialStarted)]
     asked = {record.trial for record in started if record.optuna_number is not None}
     assert 0 < len(asked) < len(started)
     for _ in range(2):
         sync(OptunaMirror(folder))
-        journal = JournalStorage(JournalFileBackend(str(folder.path / "optuna.journal")))
-        trials = optuna.load_study(study_name="demo-id-demo", storage=journal).trials
-        assert {trial.user_attrs["trial"] for trial in trials} == asked
-        assert len(trials) == len(asked)
+        assert Optuna(tmp_path).trials(folder).keys() == asked
         folder.optuna_journal.write_bytes(folder.optuna_journal.read_bytes() + left)
         folder.optuna_journal.with_name("optuna.journal.lock").touch()  # of a mirror that was killed
 
@@ -360,8 +342,7 @@ def test_one_process_follows_a_driver_for_all_places_and_is_replaced_where_it_is
     (tmp_path / "sitecustomize.py").write_text(WATCH.format(log=str(tmp_path / "imports")))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     mirrors = MirrorProcess(folder)
-    for key in mirrors.mirrors:
-        mirrors.wait_ready(key)
+    mirrors.wait_ready()
     here = os.getpriority(os.PRIO_PROCESS, 0)
     until(lambda: os.getpriority(os.PRIO_PROCESS, mirrors.pid) > here)  # trials go first
     assert set((tmp_path / "imports").read_text().split()) == {f"mlflow:{here}", f"optuna:{here}"}
@@ -372,5 +353,5 @@ def test_one_process_follows_a_driver_for_all_places_and_is_replaced_where_it_is
     os.kill(mirrors.pid, signal.SIGKILL)  # an instant before `finish`, which starts another one
     assert mirrors.finish(60) == []
     assert mirrors.finish(0) == []
-    for kind in (Mlflow, OptunaJournal, TensorBoard):
+    for kind in PLACES:
         kind(tmp_path).assert_follows(folder)

@@ -64,7 +64,7 @@ def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old,
 
 
 slow = functools.partial(pytest.param, marks=pytest.mark.minutes)
-MYSQL, POSTGRESQL = "mysql://me:s3cr@127.0.0.1/runs", "postgresql://me:s3cr@127.0.0.1:9/runs"
+MYSQL, NOBODY = "mysql://me:s3cr@127.0.0.1/runs", "postgresql+nobody://h/runs"
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,9 @@ MYSQL, POSTGRESQL = "mysql://me:s3cr@127.0.0.1/runs", "postgresql://me:s3cr@127.
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
         (["--resume"], SpaceError, "--resume: "),
         (["--tracking-uri", "file:///tmp/x"], ClusterError, "tracking URI: "),
-        (["--tracking-uri", "http://127.0.0.1:9"], ClusterError, "tracking URI http://127.0.0.1:9: "),
-        slow(["--tracking-uri", MYSQL], ClusterError, "tracking URI mysql://***@127.0.0.1/runs: must take"),
-        slow(["--optuna-storage", POSTGRESQL], ClusterError, "Optuna storage postgresql://***@127.0.0.1:9/runs: "),
-        slow(["--optuna-storage", "postgresql+nobody://h/runs"], ClusterError, "Fix: For PostgreSQL pip install"),
+        (["--tracking-uri", "http://127.0.0.1:9"], ClusterError, "MLflow http://127.0.0.1:9: "),
+        slow(["--tracking-uri", MYSQL], ClusterError, "MLflow mysql://***@127.0.0.1/runs: must take"),
+        slow(["--tracking-uri", NOBODY], ClusterError, "Fix: For PostgreSQL pip install"),
         (["--address", "127.0.0.1:9"], ClusterError, "--address 127.0.0.1:9: "),
         (["--address", "nonsense"], ClusterError, "--address nonsense: "),
         (["--set", "resources.memory_main_mb=10000000"], ClusterError, "10000201 MB"),

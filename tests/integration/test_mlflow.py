@@ -144,10 +144,8 @@ def test_a_signal_cuts_short_what_a_dead_server_would_take_and_the_other_places_
     folder.make_tensorboard()
     append(folder, opened(), closed())
     mirrors = MirrorProcess(folder)
-    for key in ("tensorboard", "optuna"):
-        mirrors.wait_ready(key)
     with pytest.raises(ClusterError, match=r"must take the study's records.*Fix: ") as refused:
-        mirrors.wait_ready("mlflow")
+        mirrors.wait_ready()
     assert "Error" in folder.mirror_log.read_text()
     pid, began = mirrors.pid, time.monotonic()
     cut = [began + 600]
@@ -169,7 +167,7 @@ from study.mirrors.process import MirrorProcess, sync
 from tests.synthetic import append, opened, started
 folder = StudyFolder(Path(sys.argv[1]))
 mirror = MirrorProcess(folder)
-mirror.wait_ready("mlflow")
+mirror.wait_ready()
 append(folder, opened(), started(0))
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -181,7 +179,7 @@ def test_a_killed_driver_leaves_a_killed_study_and_its_mirror_lets_go(folder, da
     until(lambda: parent(database).status == "KILLED")
     assert children(database)[0, 1].status == "KILLED"
     resumed = MirrorProcess(folder)
-    resumed.wait_ready("mlflow")
+    resumed.wait_ready()
     until(lambda: parent(database).status == "RUNNING")  # an instant after it is ready
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
     assert resumed.finish(60) == []

@@ -203,7 +203,7 @@ def test_the_person_s_own_links_are_followed_and_writing_replaces_a_link(receive
 
 @pytest.mark.parametrize("command", ["report", "status", "pack", "evaluate"])
 def test_a_server_that_only_a_folder_names_is_not_contacted(received, stranger, command):
-    renamed(received, tracking_uri=stranger[0], optuna_storage="postgresql://x@127.0.0.1:1/x")
+    renamed(received, tracking_uri=stranger[0])
     with contextlib.nullcontext() if command != "evaluate" else pytest.raises(StudyError):
         COMMANDS[command](received)
     assert stranger[1] == []
@@ -214,15 +214,12 @@ def test_a_study_goes_to_the_stores_that_the_person_names_and_stays_there(receiv
     assert new_identity(spec(), RunOptions(name="demo")).tracking_uri == f"sqlite:///{tmp_path}/theirs.db"
     assert asked_uri("sqlite:///named.db") == "sqlite:///named.db"
     assert resumed_identity(received, spec(), RunOptions(name="demo", resume=True)) == received.identity()
-    named = {"tracking_uri": f"sqlite:///{tmp_path}/mine.db", "optuna_storage": "postgresql://me:se/cret@db/optuna"}
-    identity = resumed_identity(received, spec(), RunOptions(name="demo", resume=True, **named))
-    assert identity == replace(received.identity(), **named)
+    options = RunOptions(name="demo", resume=True, tracking_uri="postgresql://me:se/cret@db/mlflow")
+    identity = resumed_identity(received, spec(), options)
+    assert identity == replace(received.identity(), tracking_uri=options.tracking_uri)
     received.write(identity, "")
     assert resumed_identity(received, spec(), RunOptions(name="demo", resume=True)) == received.identity() == identity
     assert "cret" not in identity_text(identity)
-    assert pack(received, tmp_path / "packed").identity().optuna_storage is None
-    with pytest.raises(ClusterError, match="Optuna storage: must begin with one of"):
-        new_identity(spec(), RunOptions(name="demo", optuna_storage="http://127.0.0.1:5000"))
 
 
 def test_mlflow_s_client_takes_no_credentials_to_another_host(stranger):
