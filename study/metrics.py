@@ -283,7 +283,7 @@ class _OfTrials:
     """CPU time of the trial's processes in training until then."""
     peak_return = Metric("return", "return", how=_peak_return)
     """The best evaluation of the trial: against final_return it shows a late collapse. Never a score."""
-    startup_time_s = Metric("s", "time", how=lambda end, _: end.startup_time_s)
+    startup_time_s = Metric("s", "time")
     """From the start of the trial's main process until every runner was ready."""
     evaluation_time_s = Metric("s", "time", how=_evaluation_time_s)
     """Sum of eval_time_s."""
@@ -314,10 +314,12 @@ class _OfRows:
     """Evaluations done."""
 
 
-_GRAINS: tuple[tuple[type, Grain], ...] = (
-    *((_OfIterations, "iteration"), (_OfEvaluations, "evaluation"), (_OfTrials, "trial"), (_OfRows, "row")),
+_ALL = (
+    *_declared_in(_OfIterations, "iteration"),
+    *_declared_in(_OfEvaluations, "evaluation"),
+    *_declared_in(_OfTrials, "trial"),
+    *_declared_in(_OfRows, "row"),
 )
-_ALL = tuple(metric for place, grain in _GRAINS for metric in _declared_in(place, grain))
 METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _ALL})
 OF_ITERATIONS: Mapping[str, Sum] = MappingProxyType(
     {metric.name: metric.of_trial for metric in _ALL if metric.grain == "iteration" and metric.of_trial is not None}

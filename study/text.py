@@ -6,6 +6,7 @@ Reasons of failures, names, paths and host names come from records and folders, 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 MISSING = "-"
@@ -83,12 +84,7 @@ def listed(items: Iterable[object]) -> str:
 
 def spans(numbers: Sequence[int]) -> str:
     """Return ascending whole numbers with runs shortened: `1-3, 7`; `none` where there are none."""
-    runs: list[list[int]] = []
-    for each in numbers:
-        if runs and each == runs[-1][-1] + 1:
-            runs[-1].append(each)
-        else:
-            runs.append([each])
+    runs = [[each for _, each in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) or "none"
 
 
@@ -104,8 +100,6 @@ _HTML = re.compile(r"<(?=[A-Za-z/!?])")
 _LINK = re.compile(r"\](?=[(\[:])")
 _URL = re.compile(r"://(?=[^/])[^\s'\"<>]++")
 """What follows the scheme of a URL that names a host."""
-_PLAIN_HOST = re.compile(r"(?:[\w.-]+|\[[\w:.%]+\])?(?::\d+)?(?=[/?#])")
-_OF_A_DATABASE = re.compile(r"(?:postgres\w*|mysql|mariadb|mssql|oracle)(?:\+\w+)?$", re.IGNORECASE)
 _QUOTED = r"\"(?:[^\"\\]|\\.)*+\"|\"[^\"]*+\"|'(?:[^']|'')*+'|'[^']*+'"
 """A text in quotes, as a shell, JSON or YAML has it."""
 _TELLING = (
@@ -175,10 +169,9 @@ def _is_number(text: str) -> bool:
 def mask_credentials(text: str) -> str:
     """Return `text` without passwords and tokens: `***` stands for each.
 
-    Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or %40;
-    only after a mere host and port, an @ is one of the path); the value of every name that speaks of a secret, in
-    queries, ODBC strings, assignments, YAML mappings on one line and command lines; and the credentials of an HTTP
-    header. Takes a time proportional to the length of the text.
+    Masked are what stands before the last @ of a URL (a password may hold what should have been written as %2F or
+    %40); the value of every name that speaks of a secret, in queries, ODBC strings, assignments, YAML mappings on one
+    line and command lines; and the credentials of an HTTP header. Takes a time proportional to the length of the text.
     """
     text = _URL.sub(_without_user, text)
     for secret in (_SECRET_OPTION, _SECRET_ENTRY, _SECRET_VALUE, _SECRET_LINE):
@@ -209,8 +202,5 @@ def _masked(name: str, value: Any) -> Any:
 
 
 def _without_user(url: re.Match[str]) -> str:
-    before, at, host = url[0].rpartition("@")
-    scheme = url.string[max(url.start() - 40, 0) : url.start()]
-    if not at or (_PLAIN_HOST.match(before, 3) and not _OF_A_DATABASE.search(scheme)):
-        return url[0]
-    return f"://***@{host}"
+    _, at, host = url[0].rpartition("@")
+    return f"://***@{host}" if at else url[0]

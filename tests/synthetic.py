@@ -124,6 +124,7 @@ def iteration(trial: int, number: int, attempt: int = 1, **metrics: float | None
     values: dict[str, float | None] = {"train_batch_size_actual": 400.0, "entropy": None}
     values |= {"env_steps_per_s": 800.0, "rest_time_s": 0.01, "kl": 0.01 * number}  # the rest is not mirrored
     values |= {"episode_return_sum": 30.0 * number, "num_episodes": float(number - 1)}  # none in the first iteration
+    values["training_return"] = 30.0 * number / (number - 1) if number > 1 else None
     return reported.iteration(number, trial=trial, attempt=attempt, steps=400, seconds=0.5, **values | metrics)
 
 

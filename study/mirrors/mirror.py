@@ -166,7 +166,7 @@ class Mirror(ABC):
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-_MIRRORED = {name for name, metric in METRICS.items() if metric.grain == "iteration" and metric.section}
+_MIRRORED = {name for name, metric in METRICS.items() if metric.section}
 
 
 class Point(NamedTuple):
@@ -206,13 +206,8 @@ def points_of(line: Line, row: TrialRow) -> list[Point]:
 
 
 def _values_of(record: Iteration) -> Metrics:
-    metrics = record.metrics
-    values = {name: value for name, value in metrics.items() if name in _MIRRORED or name.startswith(CUSTOM)}
-    episodes, total = metrics.get("num_episodes"), metrics.get("episode_return_sum")
-    if episodes and total is not None:
-        values["training_return"] = total / episodes
-    so_far = {"wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
-    return values | so_far | {"env_steps_per_s": metrics.get("env_steps_per_s")}
+    values = {name: each for name, each in record.metrics.items() if name in _MIRRORED or name.startswith(CUSTOM)}
+    return {**values, "wall_time_s": record.wall_time_s, "env_steps": record.env_steps}
 
 
 # --- TensorBoard and Optuna: the engines are imported when they are opened -------------------------------------------

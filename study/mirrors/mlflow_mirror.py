@@ -2,7 +2,7 @@
 
 What a kill leaves between MLflow and the state of its mirror is sent again, and leaves the same: MLflow stores a point
 of equal key, time, step and value once, and runs are known by their tags. The records go along as an artifact of the
-study's run, by which `analysis` reads the study. A trial's run that somebody deletes stays deleted.
+study's run, by which `analysis` reads the study. A trial's run that somebody deletes is made again only if it goes on.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import time
 import zlib
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ from msgspec import structs
 
 from study.engine import UNKNOWN, engine_of_space
 from study.mirrors.mirror import Mirror, Point, milliseconds
-from study.mirrors.tracking_uri import mlflow_client, reach, sqlite_path
+from study.mirrors.tracking_uri import ask_mlflow, mlflow_client, sqlite_path
 from study.records.folder import StudyFolder, StudyIdentity
 from study.records.ledger import Ledger, TrialRow
-from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, TrialStarted, read_lines
+from study.records.records import Evaluation, Iteration, Line, OfTrial, StudyOpened, read_lines
 from study.space.parameters import RULES, SCALE
 from study.space.spec import StudySpec
 from study.text import count, markdown, mask_arguments, mask_credentials, printable
@@ -63,8 +63,8 @@ class MlflowMirror(Mirror):
 
     def __init__(self, folder: StudyFolder) -> None:
         super().__init__(folder)
-        self._runs: dict[Key, str | None] = {}
-        """The run of each attempt, and of the study; None where it was deleted, and its records are passed over."""
+        self._runs: dict[Key, str] = {}
+        """The run of each attempt, and of the study."""
         self._uploaded, self._next_upload = 0, 0.0
         """Bytes of the records that this mirror has uploaded; when the next upload is due (`time.monotonic`)."""
 
@@ -75,14 +75,14 @@ class MlflowMirror(Mirror):
 
     def open(self) -> None:
         """Find or create the study, and go on where the last mirror stopped."""
-        reach(self.address)
+        ask_mlflow(self.address)
         self._client = mlflow_client(self.address)
         if (database := sqlite_path(self.address)) is not None:
             create_database(database)
         self._experiment = self._find_or_create_experiment()
         self._client.set_experiment_tag(self._experiment, *saved_view(self.identity, self.spec))
         self._find_runs()
-        if self._runs.get(STUDY) is None:
+        if STUDY not in self._runs:
             self._create(STUDY)
         self._client.update_run(self._runs[STUDY], status="RUNNING")
         state = self.state
@@ -103,12 +103,7 @@ class MlflowMirror(Mirror):
         for line, added in self.shown(lines):
             record = line.record
             key = (record.trial, record.attempt) if isinstance(record, OfTrial) else STUDY
-            if isinstance(record, TrialStarted) and (earlier := self.ledger.rows.get(record.trial)) is not None:
-                self._deliver(points, changed)
-                points, changed = defaultdict(list), set()
-                self._drop((earlier.trial, earlier.attempt))
-            if added:
-                points[key] += added
+            points[key] += added
             if not isinstance(record, (Iteration, Evaluation)):
                 changed.add(key)
         self._deliver(points, changed)
@@ -148,25 +143,15 @@ class MlflowMirror(Mirror):
 
         A creation that timed out for us and still succeeded leaves a second run, which has no params; it may come late.
         """
-        from mlflow.entities import ViewType
-
         text = f"tags.`{STUDY_ID}` = '{self.identity.study_id}'"
-        runs = [*self._client.search_runs([self._experiment], text, ViewType.ALL, max_results=_MOST_RUNS)]
+        runs = [*self._client.search_runs([self._experiment], text, max_results=_MOST_RUNS)]
         runs.sort(key=lambda run: (not run.data.params, run.info.run_id))
         self._runs = {}
         for run in runs:
-            if (key := key_of(run.data.tags)) is None:
-                continue
-            if run.info.lifecycle_stage != "active":
-                self._runs.setdefault(key, None)
-            elif self._runs.get(key):
+            key = int(run.data.tags.get(TRIAL, STUDY[0])), int(run.data.tags.get(ATTEMPT, STUDY[1]))
+            if self._runs.setdefault(key, run.info.run_id) != run.info.run_id:
                 self._client.delete_run(run.info.run_id)
-            else:
-                self._runs[key] = run.info.run_id
-        latest = dict(sorted(self._runs))  # trial -> its last attempt
-        for trial, attempt in list(self._runs):
-            if attempt < latest[trial]:
-                self._drop((trial, attempt))
+        self._drop_replaced()
 
     def _create(self, key: Key) -> None:
         tags = {STUDY_ID: self.identity.study_id, ROLE: "study" if key == STUDY else "trial"}
@@ -178,19 +163,20 @@ class MlflowMirror(Mirror):
             row = self.ledger.rows[key[0]]
             stage, began = f" · {row.stage}" if row.stage else "", row.started
             name = f"trial {row.trial}{stage} · {count(row.num_env_runners, 'runner')}"
-            tags |= {TRIAL: str(key[0]), ATTEMPT: str(key[1]), "mlflow.parentRunId": self._runs[STUDY] or ""}
+            tags |= {TRIAL: str(key[0]), ATTEMPT: str(key[1]), "mlflow.parentRunId": self._runs[STUDY]}
         made = self._client.create_run(self._experiment, start_time=milliseconds(began), tags=tags, run_name=name)
         self._runs[key] = str(made.info.run_id)
 
     def _deliver(self, points: dict[Key, list[Point]], changed: Iterable[Key], *, ended: bool = False) -> None:
-        """Send points, and of changed runs all that describes them; nothing to a run that was deleted."""
+        """Send points, and of changed runs all that describes them."""
         from mlflow.entities import Metric, Param, RunTag
 
-        for key in dict.fromkeys((*changed, *points)):
+        for key in sorted({*changed, *points}):
+            if key != STUDY and key[1] < self.ledger.rows[key[0]].attempt:
+                continue
             if key not in self._runs:
                 self._create(key)
-            if (run_id := self._runs[key]) is None:
-                continue
+            run_id = self._runs[key]
             metrics = [Metric(each.key, each.value, each.time_ms, each.step) for each in points.get(key, ())]
             for start in range(0, len(metrics), _MOST_POINTS):
                 self._client.log_batch(run_id, metrics=metrics[start : start + _MOST_POINTS])
@@ -214,11 +200,14 @@ class MlflowMirror(Mirror):
                 self._client.set_terminated(run_id, status=shown, end_time=milliseconds(end))
             elif key == STUDY:  # MLflow keeps an earlier end until the next one
                 self._client.update_run(run_id, status="RUNNING")
+        self._drop_replaced()
 
-    def _drop(self, key: Key) -> None:
-        if (run_id := self._runs.get(key)) is not None:
-            self._client.delete_run(run_id)
-        self._runs[key] = None
+    def _drop_replaced(self) -> None:
+        """Delete the runs of all attempts but the last of each trial."""
+        latest = dict(sorted(self._runs))
+        for trial, attempt in [*self._runs]:
+            if attempt < latest[trial]:
+                self._client.delete_run(self._runs.pop((trial, attempt)))
 
     # --- artifacts -----------------------------------------------------------------------------------------------
 
@@ -250,14 +239,6 @@ class MlflowMirror(Mirror):
 
 
 # --- what runs say ----------------------------------------------------------------------------------------------------
-
-
-def key_of(tags: Mapping[str, str]) -> Key | None:
-    """Return the key of a run by its tags; None where somebody has changed them."""
-    if tags.get(ROLE) == "study":
-        return STUDY
-    trial, attempt = tags.get(TRIAL, ""), tags.get(ATTEMPT, "")
-    return (int(trial), int(attempt)) if trial.isdecimal() and attempt.isdecimal() else None
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:
@@ -311,9 +292,9 @@ def saved_view(identity: StudyIdentity, spec: StudySpec) -> tuple[str, str]:
 
 def identity_text(identity: StudyIdentity) -> str:
     """Return the study's identity with its complete spec, for people; without passwords in its URI and arguments."""
-    shown = {"tracking_uri": mask_credentials(identity.tracking_uri)}
-    shown |= {"spec": {**identity.spec, **mask_arguments(identity.spec)}}
-    return json.dumps(structs.asdict(structs.replace(identity, **shown)), indent=1)
+    spec = {**identity.spec, **mask_arguments(identity.spec)}
+    shown = structs.replace(identity, tracking_uri=mask_credentials(identity.tracking_uri), spec=spec)
+    return json.dumps(structs.asdict(shown), indent=1)
 
 
 def trial_params(row: TrialRow, spec: StudySpec) -> dict[str, Any]:

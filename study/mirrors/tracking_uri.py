@@ -77,13 +77,18 @@ def _scheme(uri: str) -> str:
 
 
 def ask_mlflow(uri: str) -> None:
-    """Let MLflow's client ask a server for one experiment, which reads its database; no other place is contacted.
+    """Let MLflow's client ask a server for one experiment, or connect once to a database's server; leave files alone.
 
     That there is no experiment is an answer too. `/health` would answer while the database is gone.
     """
-    if _scheme(uri) in _SERVERS:
-        with answering(uri):
+    with answering(uri):
+        if _scheme(uri) in _SERVERS:
             mlflow_client(uri).search_experiments(max_results=1)
+        elif _scheme(uri) != "sqlite":  # MLflow itself would try for two minutes
+            import sqlalchemy
+
+            os.environ.setdefault("PGCONNECT_TIMEOUT", "10")  # seconds; libpq's own is none
+            sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool).connect().close()
 
 
 def mlflow_client(uri: str) -> "MlflowClient":
@@ -93,15 +98,6 @@ def mlflow_client(uri: str) -> "MlflowClient":
     from mlflow import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
-
-
-def reach(uri: str) -> None:
-    """Connect once to the server of a database, if `uri` names one: MLflow itself would try for two minutes."""
-    if _scheme(uri) not in ("sqlite", *_SERVERS):
-        import sqlalchemy
-
-        os.environ.setdefault("PGCONNECT_TIMEOUT", "10")  # seconds; libpq's own is none
-        sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool).connect().close()
 
 
 # --- what a refusal means ---------------------------------------------------------------------------------------------

@@ -123,8 +123,7 @@ class StudyFolder:
         a kill in between has left out.
         """
         with usable(self.path, "writable", "Free some space, check its permissions, or choose another --out."):
-            if not self.identity_file.exists() or self.identity() != identity:
-                write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
+            write_atomically(self.identity_file, msgspec.json.format(msgspec.json.encode(identity), indent=1))
             if space_text and not self.space_file.exists():
                 write_atomically(self.space_file, space_text)
             sync(self.path.parent)

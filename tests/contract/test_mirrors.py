@@ -50,7 +50,7 @@ class Mlflow:
         """The place holds what the records say, by a second implementation, and nothing else."""
         assert_mirrored(folder, self.database)
         state, names = ledger_of(folder.records), {"finished": "FINISHED", "failed": "FAILED", "complete": "FINISHED"}
-        shown = {trial: run.status for (trial, _), run in children(self.database).items() if run.active}
+        shown = {trial: run.status for (trial, _), run in children(self.database).items()}
         assert shown == {trial: names.get(row.status, "KILLED") for trial, row in state.rows.items()}
         assert parent(self.database).status == names.get(state.closed and state.closed.reason, "KILLED")
 

@@ -11,11 +11,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Run
 
 from study.errors import ClusterError
 from study.metrics import METRICS
@@ -27,47 +27,31 @@ Points = dict[str, set[tuple[int, int, float]]]
 """Metric -> (milliseconds, step, value)."""
 
 
-@dataclass
-class Seen:
-    """One MLflow run."""
-
-    name: str
-    status: str
-    active: bool
-    start: int
-    end: int | None
-    params: dict[str, str]
-    tags: dict[str, str]
-    points: Points
-    latest: dict[str, float]
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        return tuple(self.tags.get(f"study.{name}", "") for name in ("id", "role", "trial", "attempt"))
-
-
 Database = Path | str
 """File of an SQLite database, or URI of one on a server."""
 
 
-def look(database: Database, name: str = "demo") -> list[Seen]:
-    """Return all runs of experiment `name`, deleted ones too, without the ids that differ from one to the next."""
+def look(database: Database, name: str = "demo") -> list[SimpleNamespace]:
+    """Return the runs of experiment `name` without the ids that differ from one to the next."""
     client = MlflowClient(database if isinstance(database, str) else f"sqlite:///{database}")
     if (experiment := client.get_experiment_by_name(name)) is None:
         return []
 
-    def seen(run: Run) -> Seen:
+    def seen(run: Run) -> SimpleNamespace:
         info, data = run.info, run.data
         histories = {key: client.get_metric_history(info.run_id, key) for key in data.metrics}
-        points = {key: {(at.timestamp, at.step, at.value) for at in history} for key, history in histories.items()}
-        shown = (info.run_name, info.status, info.lifecycle_stage == "active", info.start_time, info.end_time)
-        tags = {key: value for key, value in data.tags.items() if key != "mlflow.parentRunId"}
-        return Seen(*shown, data.params, tags, points, data.metrics)
+        return SimpleNamespace(
+            **{"name": info.run_name, "status": info.status, "start": info.start_time, "end": info.end_time},
+            **{"params": data.params, "latest": data.metrics},
+            tags={key: value for key, value in data.tags.items() if key != "mlflow.parentRunId"},
+            key=tuple(data.tags.get(f"study.{name}", "") for name in ("id", "role", "trial", "attempt")),
+            points={key: {(at.timestamp, at.step, at.value) for at in known} for key, known in histories.items()},
+        )
 
-    return [seen(run) for run in client.search_runs([experiment.experiment_id], run_view_type=ViewType.ALL)]
+    return [seen(run) for run in client.search_runs([experiment.experiment_id])]
 
 
-def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Seen]:
+def children(database: Database, name: str = "demo") -> dict[tuple[int, int], SimpleNamespace]:
     """Return the trials' runs by (trial, attempt); fails when one is there twice."""
     runs = [run for run in look(database, name) if run.tags["study.role"] == "trial"]
     found = {(int(run.tags["study.trial"]), int(run.tags["study.attempt"])): run for run in runs}
@@ -75,7 +59,7 @@ def children(database: Database, name: str = "demo") -> dict[tuple[int, int], Se
     return found
 
 
-def parent(database: Database, name: str = "demo") -> Seen:
+def parent(database: Database, name: str = "demo") -> SimpleNamespace:
     """Return the study's run; fails when there are two."""
     (run,) = [run for run in look(database, name) if run.tags["study.role"] == "study"]
     return run
@@ -90,6 +74,7 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
         if "trial" not in line:
             continue
         key, now = (line["trial"], line["attempt"]), round(line["time"] * 1000)
+        points = result[key]
         values: dict[str, float | None] = {}
         moment, step = now, line.get("env_steps", 0)
         match line["kind"]:
@@ -99,8 +84,6 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 metrics = line["metrics"]
                 values = {name: value for name, value in metrics.items() if METRICS[name].section}
                 values |= {"wall_time_s": line["wall_time_s"], "env_steps": step}
-                if metrics["num_episodes"]:
-                    values["training_return"] = metrics["episode_return_sum"] / metrics["num_episodes"]
             case "evaluation":
                 values = {"eval_return": sum(line["returns"]) / len(line["returns"])}
             case "trial_ended":
@@ -108,23 +91,22 @@ def expected_points(folder: StudyFolder) -> dict[tuple[int, int], Points]:
                 values = {
                     name: value
                     for name, value in line["summary"].items()
-                    if not any(point[1:] == (step, value) for point in result[key].get(name, ()))
+                    if not any(point[1:] == (step, value) for point in points.get(name, ()))
                 }
                 moment = max(now, last[key][0] + 1)
         last[key] = (now, step)
         for name, value in values.items():
             if value is not None:
-                result[key][name].add((moment, step, value))
+                points[name].add((moment, step, value))
     return result
 
 
 def assert_mirrored(folder: StudyFolder, database: Database, name: str = "demo") -> None:
-    """Every point of every attempt is in MLflow, and nothing else; a trial shows its last attempt only."""
-    runs = children(database, name)
-    wanted = {key: dict(points) for key, points in expected_points(folder).items() if points}
-    assert {key: dict(run.points) for key, run in runs.items() if run.points} == wanted
-    latest = {trial: max(attempt for other, attempt in runs if other == trial) for trial, _ in runs}
-    assert all(run.active == (attempt == latest[trial]) for (trial, attempt), run in runs.items())
+    """Every point of the last attempt of each trial is in MLflow, and nothing else."""
+    points = expected_points(folder)
+    last = dict(sorted(points))  # trial -> attempt
+    shown = {key: run.points for key, run in children(database, name).items()}
+    assert shown == {key: points[key] for key in last.items()}
 
 
 @contextmanager

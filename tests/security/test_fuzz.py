@@ -109,13 +109,9 @@ def test_nothing_else_than_a_small_file_is_opened(tmp_path):
 BOMBS = {
     "laughs": "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)),
-    "merges": "a0: &a0 {x0: 1}\n"
-    + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}], x{n}: 1}}\n" for n in range(1, 60)),
-    "text": f"a: &a {'x' * 30000}\nb: [{', '.join(['*a'] * 9000)}]\n",
     "keys": "".join(f"k{n}: 1\n" for n in range(6000)),
     "depth": f"a: {'[' * 30000}\n",
     "digits": "a: " + "1" * 60000,
-    "tags": "".join(f"a{n}: !x{n} 1\n" for n in range(4000)),
 }
 """Texts that are small and want to become large, or slow; all below the largest size that is read."""
 

@@ -3,7 +3,6 @@
 That every place gets all of it, whatever is killed or away, is `tests/contract/test_mirrors.py`.
 """
 
-import json
 import math
 import socket
 
@@ -39,7 +38,7 @@ def values(record, *before):
 
 
 def test_an_iteration_has_what_is_finite_and_known():
-    absent = {"kl": math.nan, "entropy": math.inf, "surprise": 1.0, "score": 1.0}
+    absent = {"kl": math.nan, "entropy": math.inf, "surprise": 1.0}
     assert values(iteration(0, 3, **absent)) == {
         "training_return": 45.0,  # 90 / 2
         "env_steps_per_s": 800.0,
@@ -81,23 +80,6 @@ def test_a_run_of_mlflow_says_what_a_trial_or_a_study_was_and_how_it_ended():
     assert (tags["mlflow.source.git.commit"], tags["status"]) == ("abc", "running")
     assert tags["mlflow.source.name"] == "python -m study run demo.yaml"
     assert content.study_tags(spec(), ledger(opened()), ended=True)["status"] == "killed"
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "shown"),
-    [
-        ("config_args", "--hf-token s3cret -n 2", "--hf-token *** -n 2"),
-        ("config_kwargs", {"api_token": "t0", "hub": {"passwords": ["t0ken"]}, "pad_token": 0},
-         {"api_token": "***", "hub": {"passwords": ["***"]}, "pad_token": 0}),
-        ("script", {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "s3cret"}}},
-         {"values": {"lr": 1e-3}, "settings": {"env_config": {"hf_token": "***"}}}),
-    ],
-)  # fmt: skip
-def test_the_identity_in_mlflow_shows_no_secret_of_a_script(tmp_path, name, given, shown):
-    identity = make_folder(tmp_path / "demo", URI).identity()
-    text = content.identity_text(replace(identity, spec={**identity.spec, name: given}))
-    assert json.loads(text)["spec"][name] == shown
-    assert "secret" not in text
 
 
 def test_event_files_are_written_anew_and_leave_others_alone(tmp_path):
