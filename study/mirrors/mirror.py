@@ -7,11 +7,14 @@ goes on behind the last records that it is sure of, and a record that it meets a
 import contextlib
 import math
 import os
+import struct
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -99,9 +102,6 @@ class Mirror(ABC):
 
     def end(self) -> None:  # noqa: B027 (not every place has it)
         """Show the study as ended, where the place has a status for it."""
-
-    def close(self) -> None:  # noqa: B027 (not every place has it)
-        """Close the connection to the place."""
 
     @property
     def state(self) -> State:
@@ -218,19 +218,23 @@ def tag_of(name: str) -> str:
     return name if name.startswith(CUSTOM) else f"{METRICS[name].section}/{name}"
 
 
+def write_events(file: Path, *events: dict[str, Any]) -> None:
+    """Append events, by the fields of TensorBoard's `Event`, to a file: length, content, and a checksum behind each."""
+    event, checksum = import_module("tensorboardX.proto.event_pb2").Event, import_module("tensorboardX.record_writer")
+    contents = [event(**fields).SerializeToString() for fields in events]
+    parts = [part for content in contents for part in (struct.pack("<Q", len(content)), content)]
+    with file.open("ab") as sink:
+        sink.write(b"".join(part + struct.pack("<I", checksum.masked_crc32c(part)) for part in parts))
+
+
 class TensorBoardMirror(Mirror):
     """Writes one study to event files, a folder for each trial, below the study's own; needs no TensorBoard.
 
-    Event files can be continued and not amended, so that each mirror writes them anew; the first event of a file lets a
-    TensorBoard that reads meanwhile drop what it has seen.
+    Nothing tells how much of an event file is there, so that each mirror writes them anew; the first events of a file
+    let a TensorBoard that reads meanwhile drop what it has seen.
     """
 
     key, name = "tensorboard", "TensorBoard's folder"
-
-    def __init__(self, folder: StudyFolder) -> None:
-        super().__init__(folder)
-        self._writers: dict[int, Any] = {}
-        """Trial -> what writes the file of its latest attempt."""
 
     @property
     def address(self) -> str:
@@ -239,45 +243,33 @@ class TensorBoardMirror(Mirror):
 
     def open(self) -> None:
         """Begin with the first record."""
-        names = ("event_file_writer", "summary", "proto.event_pb2")
-        self._files, self._summary, self._event = (import_module(f"tensorboardX.{name}") for name in names)
-        self.close()
+        import_module("tensorboardX")  # before its first use, when trials run
         self.folder.make_tensorboard()
+        self._files: dict[int, Path] = {}
 
     def send(self, lines: list[Line]) -> None:
         """Write what follows from some records."""
         for line, points in self.shown(lines):
-            record, trial = line.record, getattr(line.record, "trial", -1)
-            if isinstance(record, TrialStarted):
-                self._start(record, line.time)
-            elif (writer := self._writers.get(trial)) is not None:
-                for point in points:
-                    summary = self._summary.scalar(tag_of(point.key), point.value)
-                    event = self._event.Event(wall_time=point.time_ms / 1000, step=point.step, summary=summary)
-                    writer.write_event(event)
-                if isinstance(record, TrialEnded):
-                    self._writers.pop(trial).close()
-        for writer in self._writers.values():
-            writer.flush()
+            if isinstance(line.record, TrialStarted):
+                self._files[line.record.trial] = self._begin(line.record, line.time)
+            if isinstance(line.record, OfTrial) and points:
+                events = [
+                    {"wall_time": at.time_ms / 1000, "step": at.step, "summary": {"value": [value]}}
+                    for at in points
+                    for value in [{"tag": tag_of(at.key), "simple_value": at.value}]
+                ]
+                write_events(self._files[line.record.trial], *events)
 
-    def close(self) -> None:
-        """Close the files."""
-        for writer in self._writers.values():
-            writer.close()
-        self._writers = {}
-
-    def _start(self, record: TrialStarted, began: float) -> None:
+    def _begin(self, record: TrialStarted, began: float) -> Path:
         """Begin the attempt's file, in place of those of earlier attempts and mirrors."""
-        if (earlier := self._writers.pop(record.trial, None)) is not None:
-            earlier.close()
-        path = self.folder.tensorboard / f"trial_{record.trial:05d}_r{record.num_env_runners}_s{record.seed}"
-        path.mkdir(exist_ok=True)
-        for file in path.glob("events.out.tfevents.*.study"):
+        folder = self.folder.tensorboard / f"trial_{record.trial:05d}_r{record.num_env_runners}_s{record.seed}"
+        folder.mkdir(exist_ok=True)
+        for file in folder.glob("events.out.tfevents.*.study"):
             file.unlink(missing_ok=True)
-        writer = self._files.EventsWriter(str(path / "events"), f".{record.attempt:05d}.study")
-        first = self._event.SessionLog(status=self._event.SessionLog.START)
-        writer.write_event(self._event.Event(wall_time=began, session_log=first))
-        self._writers[record.trial] = writer
+        file = folder / f"events.out.tfevents.{time.time_ns()}.{record.attempt:05d}.study"
+        first = {"wall_time": began, "file_version": "brain.Event:2"}
+        write_events(file, first, {"wall_time": began, "session_log": {"status": "START"}})
+        return file
 
 
 class OptunaMirror(Mirror):

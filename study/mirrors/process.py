@@ -95,7 +95,6 @@ def sync(mirror: Mirror) -> int:
             if mirror.failure is not None:
                 raise mirror.failure
     finally:
-        mirror.close()
         os.close(lock)
     return lacked
 

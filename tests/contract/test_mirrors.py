@@ -14,10 +14,10 @@ from mlflow import MlflowClient
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from tensorboardX.event_file_writer import EventsWriter
 
 from study.cli.commands import sync_study
 from study.errors import ClusterError, RecordError
+from study.mirrors import mirror as mirror_module
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror
 from study.mirrors.mlflow_mirror import MlflowMirror
@@ -94,7 +94,7 @@ class TensorBoard:
     """Event files below the study's folder."""
 
     kind = TensorBoardMirror
-    writes = ((EventsWriter, "write_event"), (EventsWriter, "flush"))
+    writes = ((mirror_module, "write_events"),)
 
     def __init__(self, place):
         self.path = place / "demo" / "tensorboard"
@@ -211,7 +211,6 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
     with writing(place, deadly):
         while not done:
             if fault is _Killed:
-                mirror.close()
                 mirror = place.kind(folder)
             # MLflow's cursor says what is there; event files and the journal begin anew.
             further = place.kind is MlflowMirror and mirror.behind != last
@@ -224,7 +223,6 @@ def test_a_kill_or_a_lost_answer_after_any_write_loses_and_doubles_nothing(make,
                 done = True
             except fault:
                 kills += 1
-    mirror.close()
     assert kills >= (5 if place.kind is OptunaMirror else 60)
     place.assert_follows(folder)
     assert place.shown(folder) == undisturbed.shown(other)
@@ -245,7 +243,6 @@ def test_a_place_that_is_away_gets_everything_once_it_is_back(study):
     follow(mirror)
     assert mirror.behind == 0
     mirror.end()
-    mirror.close()
     place.assert_follows(folder)
 
 
@@ -255,14 +252,12 @@ def test_records_that_became_fewer_are_followed_anew(study):
     append(folder, opened(), started(0), iteration(0, 1), iteration(0, 2))
     mirror = place.kind(folder)
     follow(mirror)
-    mirror.close()
     lines = folder.records.read_bytes().splitlines(keepends=True)
     folder.records.write_bytes(b"".join(lines[:3]))
     mirror = place.kind(folder)
     follow(mirror)
     append(folder, opened(2), *whole_trial(0, attempt=2), closed(session=2))
     follow(mirror)
-    mirror.close()
     if place.kind is not MlflowMirror:  # which shows of the attempt that was replaced what it had got
         place.assert_follows(folder)
 

@@ -95,7 +95,6 @@ def test_event_files_are_written_anew_and_leave_others_alone(tmp_path):
         mirror = TensorBoardMirror(folder)
         while mirror.step():
             pass
-        mirror.close()
         (folder.tensorboard / "trial_00000_r2_s5" / "notes.txt").touch()
     assert mirror.behind == 0
     assert (folder.tensorboard / "trial_00000_r2_s5" / "notes.txt").exists()
