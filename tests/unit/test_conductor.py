@@ -1,5 +1,6 @@
 """The course of a study, driven without Ray: a model of it with kills and resumes in any order; examples by value."""
 
+import dataclasses
 import heapq
 import math
 import shutil
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from study.designs.registry import make_plan
 from study.driver.conductor import MEMORY_PAUSE_S, MOST_SETBACKS, TAKEN_BACK, Fault
-from study.driver.trial_queue import SLACK, admit
+from study.driver.trial_queue import PATIENCE, TrialQueue
+from study.planning import Process
 from study.records.records import TrialEnded
 from tests.driven import Session, assert_whole, essence, records, rows
 from tests.holdup import Invented, holdup_spec, luck
@@ -362,68 +365,46 @@ def test_where_memory_is_short_a_study_waits_and_after_a_while_stops(tmp_path, m
     assert (conductor.stop.reason, "--resume" in conductor.stop.detail) == ("error", True)
 
 
-# --- backfill: small trials fill gaps, and the large one neither waits for ever nor idles the cluster ----------------
+# --- small trials fill gaps, and the large one neither waits for ever nor idles the cluster --------------------------
 
 
-@pytest.mark.parametrize(
-    ("queue", "running", "capacity", "admitted"),
-    [
-        ([(4, 10), (2, 18.0)], (2, 9.0), 4, 1),  # half of 18 s after the first could start
-        ([(4, 10), (2, 18.1)], (2, 9.0), 4, None),
-        # At t=8 there are 6 CPUs, the first takes 4: a long trial of 2 does not delay it, one of 3 does.
-        ([(4, 10), (2, 99)], (3, 8.0), 6, 1),
-        ([(4, 10), (3, 99)], (3, 8.0), 6, None),
-    ],
-)
-def test_a_later_trial_overtakes_only_if_the_first_hardly_waits_for_it(queue, running, capacity, admitted):
-    assert admit(queue, [running], capacity=capacity, now=0)[0] == admitted
+def starts(trials, capacity):
+    """Return when each trial starts, of (runners, seconds) that are as planned, and the busy share of the CPUs."""
+    plan = make_plan(spec(execution="real", search__num_trials=len(trials) + 3), cluster(local=capacity))
+    (like, *_), (kind, *_) = plan.requests, plan.kinds
+    requests = [replace(like, trial=trial, num_env_runners=runners) for trial, (runners, _) in enumerate(trials)]
+    sizes = {each: Process(num_cpus=each[0] + 1, memory_mb=1) for each in trials}
+    kinds = [
+        dataclasses.replace(kind, num_env_runners=runners, seconds=seconds, processes=(size,))
+        for (runners, seconds), size in sizes.items()
+    ]
+    plan, now, ends, found = dataclasses.replace(plan, requests=requests, kinds=kinds), 0.0, [], {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)
+        queue = TrialQueue(plan, {}, deadline=None)
+        while queue.waiting or ends:
+            while (request := queue.next()) is not None:
+                queue.begin(request)
+                found[request.trial] = now
+                heapq.heappush(ends, (now + trials[request.trial][1], request.trial))
+            now, ended = heapq.heappop(ends)
+            del queue.running[ended]
+    return found, sum((runners + 1) * seconds for runners, seconds in trials) / (capacity * now)
 
 
-def simulate(jobs, capacity, backfill):
-    """Return the share of the CPUs that were busy, and the start of each job; durations are as estimated."""
-    queue, running, now, starts, used = list(range(len(jobs))), [], 0.0, {}, 0.0
-    promises = {}
-    while queue or running:
-        while queue:
-            waiting, held = [jobs[i] for i in queue], [(cpus, end) for end, cpus in running]
-            shown, promised = waiting[: None if backfill else 1], promises.get(queue[0], math.inf)
-            index, promises[queue[0]] = admit(shown, held, capacity=capacity, now=now, promised=promised)
-            if index is None:
-                break
-            job = queue.pop(index)
-            starts[job] = now
-            used += jobs[job][0] * jobs[job][1]
-            heapq.heappush(running, (now + jobs[job][1], jobs[job][0]))
-        now, _ = heapq.heappop(running)
-    return used / (capacity * now), starts
+SECONDS = {4: 10.0, 11: 3.0, 46: 4.0}
 
 
-JOBS = st.lists(st.tuples(st.integers(1, 12), st.floats(0.5, 20)), min_size=1, max_size=25)
-
-
-@given(JOBS)
-def test_backfill_delays_the_first_in_the_queue_by_no_more_than_the_slack(jobs):
-    """EASY's promise concerns the head at each moment; for the first job that has to wait it is checkable."""
-    jobs = [(min(cpus, 8), length) for cpus, length in jobs]
-    (_, strict), (_, easy) = (simulate(jobs, 8, backfill=each) for each in (False, True))
-    head = next((job for job in range(len(jobs)) if strict[job] > 0), None)
-    if head is not None:
-        assert easy[head] <= strict[head] + SLACK * max(length for _, length in jobs) + 1e-9
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(sorted(SECONDS)), min_size=1, max_size=25))
+def test_no_trial_waits_for_those_behind_it_but_for_a_share_of_its_own_time(runners):
+    found, _ = starts([(each, SECONDS[each]) for each in runners], 48)
+    for trial, each in enumerate(runners):
+        first_from = max((found[before] for before in range(trial)), default=0.0)
+        assert found[trial] <= first_from + PATIENCE * SECONDS[each] + max(SECONDS.values())
 
 
 def test_a_47_cpu_trial_among_small_ones_neither_starves_nor_idles_the_cluster():
-    jobs = [(5, 10.0)] * 12 + [(47, 10.0)] + [(5, 10.0)] * 40
-    share, starts = simulate(jobs, 48, backfill=True)
-    assert starts[12] <= 20.0
+    found, share = starts([(4, 10.0)] * 12 + [(46, 10.0)] + [(4, 10.0)] * 40, 48)
+    assert found[12] <= 20.0
     assert share > 0.85
-
-
-def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
-    """Ends are overestimated anew at every look: without its promise the first one would wait for ever."""
-    queue = [(46, 20.0), (4, 20.0)]
-    index, promised = admit(queue, [(44, 25.0)], capacity=48, now=0.0)
-    assert (index, promised) == (1, 25.0)
-    later = [(44, 60.0)]
-    assert admit(queue, later, capacity=48, now=20.0)[0] == 1
-    assert admit(queue, later, capacity=48, now=20.0, promised=promised)[0] is None
-    assert admit(queue, [], capacity=48, now=30.0, promised=promised)[0] == 0
