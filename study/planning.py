@@ -112,12 +112,6 @@ def _sees_pictures(spec: StudySpec) -> bool:
     return is_procgen(spec.environment.id) or spec.model.conv_net is not None or spec.model.conv_filters is not None
 
 
-def as_seen(spec: StudySpec, speeds: Speeds | None) -> StudySpec:
-    """Return the space with RLlib's own learner where the observations that were seen are no vectors."""
-    no_vectors = speeds is not None and len(speeds.observation_shape) == 3
-    return spec.having(learner="rllib") if no_vectors and spec.learner == "auto" else spec
-
-
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
     """Return the CPUs that a trial reserves."""
     return sum(process.num_cpus for process in processes(spec, num_env_runners, execution))
@@ -176,8 +170,7 @@ def guess_seconds(
     if execution == "real":  # the lanes of a runner wait one after another, runners side by side
         sampling_s = step_s / min(num_env_runners, cluster.capacity)
         sampling_s += spec.environment.step_wait_ms / 1e3 / num_env_runners
-    learner = as_seen(spec, speeds).learner_in_use
-    trained_s = sampling_s + epochs * (_LEARNT_S[learner] + 3 * network_s)
+    trained_s = sampling_s + epochs * (_LEARNT_S[spec.learner_in_use] + 3 * network_s)
     limit = budget.iterations if iterations is None else iterations
     limits = [budget.time_s, limit and trained_s * batch * limit, budget.env_steps and trained_s * budget.env_steps]
     start_s = _START_S + _PROCESS_S * len(processes(spec, num_env_runners, execution)) / cluster.capacity
@@ -433,11 +426,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
-    seen = as_seen(spec, plan.cluster.speeds)
-    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and seen.learner_in_use == "rllib":
-        images = "observations are images" if seen is not spec else ""
-        why = spec.fused_obstacle or images or "JAX is missing; pip install jax"
-        yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.fused_obstacle:
+        yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
     each_gets, scales = len(plan.requests) // len(spec.scales), len(spec.scales)
     if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and scales > 1 and each_gets < FEW:
         yield (

@@ -36,27 +36,25 @@ _READ: dict[str, "Adopted"] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """A script's configuration, and what a process must have to run it as the script's own would.
+class Brought:
+    """What the processes of trials must have of this machine, and what was seen of the environment here.
 
     Attributes:
-        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
-            plays a policy, unpickles it.
-        facts: What is known of it.
-        paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
-        modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
-        variables: Environment variables that the script sets, also by `ray.init`.
-        jax_obstacle: Why JAX cannot serve a learner beside the script's own code; empty where it can.
-        speeds: How fast its environment is here; None where it was not played.
+        paths: Folders from which a script imports: its own, and what it has added to `sys.path`.
+        modules: The user's own that are not installed; they travel to the nodes of a joined cluster.
+        variables: Environment variables that a script sets, also by `ray.init`.
+        jax_obstacle: Why JAX cannot serve a learner beside the user's own code; empty where it can.
+        speeds: How fast the environment is here; None where it was not played.
+        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig` of a script; only a trial, or
+            whoever plays a policy, unpickles it.
     """
 
-    pickled: bytes
-    facts: ScriptFacts
     paths: tuple[str, ...] = ()
-    modules: tuple[OwnModule, ...] = ()
+    modules: Sequence[OwnModule] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     jax_obstacle: str = ""
     speeds: Speeds | None = None
+    pickled: bytes | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,6 +66,14 @@ class Adopted:
         """Let this process import what the script imports, and give it the script's environment variables."""
         sys.path[:0] = [path for path in self.paths if path not in sys.path]
         os.environ.update(self.variables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted(Brought):
+    """A script's configuration, and what is known of it."""
+
+    pickled: bytes
+    facts: ScriptFacts
 
 
 # --- a space -------------------------------------------------------------------------------------------------------
