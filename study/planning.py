@@ -76,7 +76,7 @@ def processes(
     return (main, *[sampler] * samplers, *[learner] * resources.num_learners)
 
 
-_FILTERS = {
+DEFAULT_FILTERS = {
     10: ((16, 5, 2), (32, 5, 2)),
     42: ((16, 4, 2), (32, 4, 2), (256, 11, 1)),
     64: ((16, 4, 2), (32, 4, 2), (64, 4, 2), (128, 4, 2)),
@@ -97,7 +97,7 @@ def network_size(spec: StudySpec, shape: Sequence[int]) -> tuple[int, int]:
     dense = shared
     if len(shape) == 3:
         height, width, channels = shape
-        for filters, kernel, stride in model.convolutions or _FILTERS.get(height, ()):
+        for filters, kernel, stride in model.convolutions or DEFAULT_FILTERS.get(height, ()):
             height, width = math.ceil(height / stride), math.ceil(width / stride)
             layer = shared * kernel * kernel * channels * filters
             weights, multiply_adds, channels = weights + layer, multiply_adds + layer * height * width, filters

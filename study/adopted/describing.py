@@ -149,9 +149,6 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
             raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
         return {"sharing": "unknown"}
     spaces = (getattr(made, "observation_space", None), getattr(made, "action_space", None))
-    if any(each is None for each in spaces):
-        fix = "Set `observation_space` and `action_space` in its constructor."
-        raise mistake(f"the environment '{name}' must have both spaces once it is made", str(list(spaces)), fix)
     if comes_with_gymnasium(name):
         return {"spaces": spaces}
     made.close()

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.errors import SpaceError
+from study.console import say
+from study.errors import RecordError, SpaceError
 from study.machine.apart import called_apart
 from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
@@ -107,8 +108,15 @@ def with_script(source: Source) -> Source:
 
 
 def adopted_by(spec: StudySpec) -> Adopted | None:
-    """Return the script of a study, as it is now; None for a study without one."""
-    return None if spec.config is None else read_script(spec.config, args=words(spec.config_args))
+    """Return the script of a study; None for a study without one. A `RecordError` says what has changed in it."""
+    if spec.config is None or spec.script is None:
+        return None
+    adopted, before = read_script(spec.config, args=words(spec.config_args)), dict(spec.script)
+    if changed := [name for name, value in adopted.facts if value != before[name]]:
+        where, rule = spec.script.source.file, "must be the script that the study was started with"
+        fix = f"Restore {where}, and the modules, files and versions that it reads."
+        raise RecordError(where=where, rule=rule, got=f"other {', '.join(changed)}", fix=fix)
+    return adopted
 
 
 def words(arguments: str, where: str = "config_args") -> list[str]:
@@ -124,7 +132,7 @@ def words(arguments: str, where: str = "config_args") -> list[str]:
 
 
 def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -> Adopted:
-    """Run a script in a process of its own, once in this process; return the configuration that it would train with.
+    """Run a script in a process of its own, and say so; return the configuration that it would train with.
 
     `text` is `my_train.py` or `my_train.py:make_config`, `args` is its command line, `where` the option or key that
     names it.
@@ -145,6 +153,7 @@ def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -
     if key not in _READ:
         rule, fix = "its process must come to its training", "Run the script by itself until it trains."
         ended = functools.partial(SpaceError.of, "script", where="", rule=rule, fix=fix)
+        say(f"Running the code of {place} in its own process, up to where it would train. No Ray starts.", error=True)
         try:
             _READ[key] = called_apart(_FINDS, file, name, args, limit_s=TIMEOUT_S, otherwise=ended)
         except SpaceError as error:

@@ -256,19 +256,17 @@ def tried(
     is called with each line that a person should know.
 
     Raises:
-        SpaceError: The environment fails, the script is another one by now, or this machine cannot run the study.
+        SpaceError: The environment fails, or this machine cannot run the study.
+        RecordError: The script is another one by now.
     """
     sharing: Sharing = "harmless"
-    brought: Brought | None = (adopted := adopted_by(spec))
+    brought: Brought | None = adopted_by(spec)  # the environment of a script was made when it was read
     if brought is None:
         probe_study(spec, source)
         if is_new and spec.environment.process == "auto":
             sharing = sharing_of(spec.environment)
         modules, speeds = own_modules(spec.environment), speeds_of(spec.environment)
         brought = Brought(modules=modules, speeds=speeds, jax_obstacle=jax_obstacle() or "")
-    elif adopted is not None and adopted.facts != spec.script:  # its environment was made when it was read
-        rule, fix = "the script must stay as it was when the space was read", "Start again."
-        raise SpaceError.of(adopted.facts.source.file, where="config", rule=rule, fix=fix)
     if is_new:
         shape = () if brought.speeds is None else brought.speeds.observation_shape
         obstacle = brought.jax_obstacle or ("observations are images" if len(shape) == 3 else "")

@@ -126,43 +126,27 @@ def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(change
 @pytest.mark.parametrize(
     ("scales", "cores", "real"), [([1, 2, 4], 2, []), ([1, 2, 4], 3, [1, 2]), ([1, 2, 4], 5, [1, 2, 4]), ([1], 2, [1])]
 )
-def test_one_scale_of_several_is_not_real_alone(scales, cores, real):
+def test_one_scale_of_several_is_not_real_alone_and_alike_trials_reuse_their_process(scales, cores, real):
     space = spec(parameters__num_env_runners=scales)
     for promised in (0, 9):  # whatever Ray hands out
         there = machine(cores, num_cpus=promised)
         assert [scale for scale in scales if execution_of(space, scale, there) == "real"] == real
-
-
-def placeable(cpus, nodes, *, spread=False, memory_mb=1):
-    wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
-    return fits(wanted, [(number, 10, 0) for number in nodes], spread=spread)
+        assert make_plan(space, there).reuses_processes == (real == [])
 
 
 @pytest.mark.parametrize(
-    ("cpus", "nodes", "pack", "spread"),
-    [
-        ((1, 1, 1, 1), (2, 2), True, True),
-        ((1, 1, 1, 1), (0, 4), True, True),  # a head without CPUs
-        ((2, 2, 1), (3, 1), False, False),
-        ((1, 2, 2, 2, 3), (4, 5, 1), True, True),  # first fit, in the nodes' order, finds no place for the last one
-        # Both could be placed, and wait for ever: the process of three CPUs goes to the node of four.
-        ((2, 3, 2), (4, 3), False, False),
-        ((1, 3, 2, 2), (4, 3, 1), False, False),
-        ((3, 1, 1), (4, 1), True, True),
-        ((2, 3, 2, 3), (4, 6), True, False),  # spread: 3 and 3 on different nodes, which leaves 1 and 3
+    ("wanted", "nodes", "pack", "spread"),
+    [  # of CPUs alone `tests/integration/test_ray_placement.py` asks Ray
+        ([(1, 5), (1, 5)], [(2, 10, 0)], True, True),
+        ([(1, 6), (1, 6)], [(2, 10, 0)], False, False),
+        ([(1, 6), (1, 6)], [(2, 10, 0), (2, 10, 0)], True, True),
+        ([(1, 1), (1, 1, 1)], [(1, 10, 0), (1, 10, 1)], True, True),
+        ([(1, 1), (1, 1, 1)], [(1, 10, 1), (1, 10, 0)], True, True),
+        ([(2, 1), (3, 1), (2, 1), (3, 1)], [(4, 10, 0), (6, 10, 0)], True, False),  # spread: 3 and 3 leave 1 and 3
     ],
 )
-def test_a_trial_fits_where_ray_would_place_it(cpus, nodes, pack, spread):
-    assert placeable(cpus, nodes) == pack
-    assert placeable(cpus, nodes, spread=True) == spread
-
-
-def test_memory_and_gpus_take_part_in_it():
-    assert [placeable((1, 1), (2,), memory_mb=each) for each in (5, 6)] == [True, False]
-    assert placeable((1, 1), (2, 2), memory_mb=6)
-    learner, runner = Process(num_cpus=1, memory_mb=1, num_gpus=1), Process(num_cpus=1, memory_mb=1)
-    for rooms in ([(1, 0), (1, 1)], [(1, 1), (1, 0)]):
-        assert fits([runner, learner], [(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
+def test_a_trial_fits_where_ray_would_place_it(wanted, nodes, pack, spread):
+    assert [fits([Process(*each) for each in wanted], nodes, spread=way) for way in (False, True)] == [pack, spread]
 
 
 # --- what is refused, and what is planned -----------------------------------------------------------------------------
@@ -196,16 +180,6 @@ def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes,
     make_plan(spec(**changes), cluster(**enough))
     if changes == REAL:
         make_plan(spec(), cluster(**nodes))
-
-
-def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
-    def reuses(cores=2, **changes):
-        return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
-
-    assert reuses(execution="emulated")
-    assert not reuses(execution="real")
-    assert reuses(execution="auto")  # one scale of three would have room: all are emulated
-    assert not reuses(cores=3, execution="auto")  # one runner and two are real
 
 
 # --- how long it takes ------------------------------------------------------------------------------------------------
@@ -254,13 +228,10 @@ def test_guesses_follow_what_costs_time():
     own = Speeds(step_s=13e-6, episode_steps=0.0, observation_shape=(42, 42, 3))
     epochs = [seconds(execution="emulated", speeds=own, parameters__num_epochs=number) for number in (1, 2)]
     assert (epochs[1] - epochs[0]) / 1_000_000 == pytest.approx(24e-3, rel=0.3)
-    measured = Speeds(step_s=2e-3, episode_steps=100.0)
     played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
-    assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
-    unplayed = seconds(speeds=replace(measured, episode_steps=0.0), **played)
-    assert seconds(speeds=measured, **played) - unplayed == pytest.approx(10 * 5 * 100 * (2e-3 + 30e-6), rel=1e-3)
-    endless = seconds(speeds=replace(measured, episode_steps=None), **played)
-    assert endless - unplayed == pytest.approx(10 * 5 * 10_000 * (2e-3 + 30e-6), rel=1e-3)
+    for length, steps in ((0.0, 0), (100.0, 100), (None, 10_000)):  # an episode without an end is cut
+        found = seconds(speeds=Speeds(step_s=2e-3, episode_steps=length), **played)
+        assert found == pytest.approx((1_000_000 + 10 * 5 * steps) * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
     assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
 
