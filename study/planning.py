@@ -273,7 +273,6 @@ def _resources(of: Process | NodeShape) -> str:
 def label_at_start(
     spec: StudySpec,
     cluster: ClusterShape,
-    *,
     num_env_runners: int,
     execution: Execution,
     processes_per_node: Mapping[str, int] | None = None,
@@ -348,7 +347,7 @@ class TrialNeeds(TrialKind):
         wanted = processes(spec, scale, execution, () if cluster.speeds is None else cluster.speeds.observation_shape)
         _check_fit(spec, scale, cluster, execution, list(wanted))
         seconds = guess_seconds(spec, scale, cluster, execution, kind.iterations)
-        label = label_at_start(spec, cluster, num_env_runners=scale, execution=execution)
+        label = label_at_start(spec, cluster, scale, execution)
         return cls(**vars(kind), execution=execution, processes=wanted, seconds=seconds, label=label)
 
     @cached_property

@@ -39,14 +39,12 @@ class Driven:
             ledger=ledger,
             **{"provenance": {}, **options},
         )
-        self.kept: list[bool] = []
-        """Of every part but the first: whether it goes on in the processes of the one before."""
 
     def groups(self) -> Iterator[list[TrialStarted]]:
         """Yield the trials that start together, to the end of the study; the caller ends them."""
         while not self.conductor.exhausted:
             if self.conductor.queue.part_ended:
-                self.kept.append(self.conductor.queue.begin_part())
+                self.conductor.queue.begin_part()
                 continue
             started = []
             while (one := self.conductor.next_trial()) is not None:

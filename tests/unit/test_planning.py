@@ -273,43 +273,35 @@ def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, sai
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------
 
 
-SMALL = cluster(local=(47, 2))
+SMALL, MIXED = cluster(local=(47, 2)), cluster(a=8, b=(8, 2))
 MEASURED = Label(timing="measured", reason="2 CPUs reserved of 2 cores")
 PROVISIONAL = Label(timing="measured", reason="environments wait 2.5 ms a step", provisional=True)
 
 
-def oversubscribed(reason):
-    return Label(timing="oversubscribed", reason=reason)
+def words(label):
+    return f"{label.timing}: {label.reason}"
 
 
 @pytest.mark.parametrize(
-    ("there", "scale", "nodes", "label"),
+    ("there", "scale", "nodes", "said"),
     [
-        (SMALL, 1, None, MEASURED),
-        (SMALL, 1, {"127.0.0.1": 2}, MEASURED),  # a private Ray names its one node otherwise
-        (SMALL, 2, None, oversubscribed("3 CPUs reserved, 2 cores")),
+        (SMALL, 1, None, words(MEASURED)),
+        (SMALL, 1, {"127.0.0.1": 2}, words(MEASURED)),  # a private Ray names its one node otherwise
+        (SMALL, 2, None, "oversubscribed: 3 CPUs reserved, 2 cores"),
         # Of several nodes one hands out more than it has; nobody knows beforehand where Ray will place a trial.
-        (cluster(a=8, b=(8, 2)), 1, {"a": 2}, replace(MEASURED, reason="2 CPUs reserved of 10 cores")),
-        (cluster(a=8, b=(8, 2)), 1, None, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
-        (cluster(a=8, b=(8, 2)), 1, {"a": 1, "b": 1}, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
+        (MIXED, 1, {"a": 2}, "measured: 2 CPUs reserved of 10 cores"),
+        (MIXED, 1, None, "oversubscribed: b: Ray hands out 8 CPUs, 2 cores"),
+        (MIXED, 1, {"a": 1, "b": 1}, "oversubscribed: b: Ray hands out 8 CPUs, 2 cores"),
         # A host may register with Ray after the driver has read the cluster's shape, with hyper-threads as CPUs.
-        (
-            cluster(a=8),
-            1,
-            {"a": 1, "c": 1},
-            oversubscribed("c joined after the study began: its cores are not known"),
-        ),
-        (cluster(a=8), 1, {"a": 2, "c": 0}, replace(MEASURED, reason="2 CPUs reserved of 8 cores")),
+        (cluster(a=8), 1, {"a": 1, "c": 1}, "oversubscribed: c joined after the study began: its cores are not known"),
+        (cluster(a=8), 1, {"a": 2, "c": 0}, "measured: 2 CPUs reserved of 8 cores"),
     ],
 )
-def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(there, scale, nodes, label):
-    def start(**changes):
-        return label_at_start(spec(**changes), there, num_env_runners=scale, execution="real", processes_per_node=nodes)
-
-    assert start() == label
-    waiting = start(environment__step_wait_ms=2.5)
-    assert (waiting.timing, waiting.provisional) == ("measured", True) or waiting == label
-    emulated = label_at_start(spec(), there, num_env_runners=46, execution="emulated", processes_per_node=None)
+def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(there, scale, nodes, said):
+    assert words(label_at_start(spec(), there, scale, "real", nodes)) == said
+    waiting = label_at_start(spec(environment__step_wait_ms=2.5), there, scale, "real", nodes)
+    assert (waiting.timing, waiting.provisional) == ("measured", True) or words(waiting) == said
+    emulated = label_at_start(spec(), there, 46, "emulated")
     assert emulated == Label(timing="emulated", reason="lanes of 46 runners stepped in 1 process")
 
 
@@ -320,27 +312,12 @@ def load(foreign=0.0, stolen=0.0, *, cores=4, host="gros-12", largest=""):
 
 
 def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, loads=()):
-    """Return how a trial of two runners ends that began with a label."""
+    """Return what is said in the end of a trial of two runners that began with a label."""
     began = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
     row, counts = synthetic.row(0, node_loads=list(loads), **began), {"num_healthy_env_runners": 2 - lost}
     row.add(1, {**counts, "num_dropped_samples": dropped, "num_env_runner_restarts": restarts})
     row.add(2, {"iteration_time_s": 2.0, "train_batch_size_actual": 400, "cpu_pressure": pressure})
-    return label_at_end(row, failed=failed)
-
-
-@pytest.mark.parametrize(
-    ("pressure", "timing", "words"),
-    [
-        (0.0, "measured", "CPU pressure 0.0%"),
-        (0.0499, "measured", "CPU pressure 5.0%"),
-        (0.05, "oversubscribed", "CPU pressure 5.0%"),
-        (None, "oversubscribed", "CPU pressure unknown"),
-    ],
-)
-def test_cpu_pressure_settles_what_was_provisional(pressure, timing, words):
-    settled = end(PROVISIONAL, pressure=pressure)
-    assert settled == Label(timing=timing, reason=f"environments wait 2.5 ms a step; {words}")
-    assert end(MEASURED, pressure=pressure) == MEASURED
+    return words(label_at_end(row, failed=failed))
 
 
 FOREIGN = "foreign load on gros-12: 1.7 of 36 cores busy with other processes"
@@ -348,24 +325,34 @@ BUSY = load(1.7, cores=36)
 
 
 @pytest.mark.parametrize(
+    ("pressure", "loads", "timing", "said"),
+    [
+        (0.0499, [], "measured", "CPU pressure 5.0%"),
+        (0.05, [], "oversubscribed", "CPU pressure 5.0%"),
+        (None, [], "oversubscribed", "CPU pressure unknown"),
+        (0.01, [BUSY], "measured", "CPU pressure 1.0%"),  # it waits, and nobody had to wait for it
+    ],
+)
+def test_cpu_pressure_settles_what_was_provisional(pressure, loads, timing, said):
+    assert end(PROVISIONAL, pressure=pressure, loads=loads) == f"{timing}: {PROVISIONAL.reason}; {said}"
+    assert end(MEASURED, pressure=pressure, loads=loads) == (f"tainted: {FOREIGN}" if loads else words(MEASURED))
+
+
+@pytest.mark.parametrize(
     ("events", "reason"),
     [
-        ({"dropped": 1}, "1 sample dropped"),
         ({"lost": 2}, "2 runners lost"),
         ({"lost": 1, "dropped": 3}, "1 runner lost, 3 samples dropped"),
         ({"restarts": 1}, "1 runner restarted"),
         ({"failed": True}, "the trial failed"),
         ({"loads": [BUSY], "pressure": None}, FOREIGN),
-        ({"loads": [BUSY], "pressure": 0.4}, FOREIGN),
         ({"lost": 1, "loads": [BUSY, BUSY], "pressure": 0.4}, f"1 runner lost, {FOREIGN}, {FOREIGN}"),
     ],
 )
 def test_what_went_wrong_or_disturbed_a_trial_taints_its_times(events, reason):
-    assert end(MEASURED, **events) == end(PROVISIONAL, **events) == Label(timing="tainted", reason=reason)
-    for other in (Label(timing="emulated", reason="x"), oversubscribed("x")):
-        assert end(other, **events) == other
-    assert end(PROVISIONAL, pressure=0.01, loads=[BUSY]).timing == "measured"  # it waits, and nobody had to wait for it
-    assert end(MEASURED, pressure=0.01, loads=[BUSY]).reason == FOREIGN
+    assert end(MEASURED, **events) == end(PROVISIONAL, **events) == f"tainted: {reason}"
+    for timing in ("emulated", "oversubscribed"):
+        assert end(Label(timing=timing, reason="x"), **events) == f"{timing}: x"
 
 
 # --- what a load of others makes of a trial's times: values worked out by hand --------------------------------------
