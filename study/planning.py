@@ -404,12 +404,6 @@ class Plan:
         return alone and len({each.total.num_cpus for each in own}) == 1
 
 
-def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
-    """Return the CPUs that a Ray must hand out, so that a trial of each kind can run on it."""
-    ways = ((each, execution_of(each.spec, each.num_env_runners, cluster)) for each in kinds)
-    return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
-
-
 FEW = 3
 """Trials of a scale below which its search is hardly one."""
 

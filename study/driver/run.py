@@ -85,9 +85,8 @@ class _Session:
         self.options, self.display = options, display
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not opening.is_resumed(self.folder, options)
-        known = None if self.is_new else self.folder.identity()
-        if known is not None:
-            spec = known.settle(spec)
+        if not self.is_new:
+            spec = self.folder.identity().settle(spec)
         elif spec.holdup is not None:
             spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
         if spec.script is None:

@@ -238,25 +238,22 @@ def test_the_rate_leaves_out_the_first_iteration_and_the_final_return_all_but_th
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_label_of_environments_that_wait_is_settled_at_the_end_or_by_a_resume(tmp_path, killed):
-    space = spec(environment__step_wait_ms=5)
+    space = spec(environment__step_wait_ms=5, parameters__num_env_runners=4)
     session = Session(tmp_path, space)
-    while (started := session.conductor.next_trial()).setting["num_env_runners"] != 4:
-        session.conductor.end(started.trial, "failed", "not this one")
-    trial = started.trial
+    trial = session.conductor.next_trial().trial
     for number, (seconds, pressure) in enumerate(((30.0, 1.0), (2.0, 0.10), (8.0, 0.02)), start=1):
         session.iterate(trial, number, iteration_time_s=seconds, cpu_pressure=pressure)
-    row = session.conductor.ledger.rows[trial]
+    row = session.rows[trial]
     assert (row.timing, row.provisional) == ("measured", True)
-    if killed:
-        session.log.close()
-        Session(tmp_path, space).log.close()
-    else:
+    if not killed:
         session.evaluate(trial, 250.0)
         session.conductor.finish(trial, None)
-        assert (row.timing, row.provisional) == ("measured", False)
-        session.log.close()
+    session.log.close()
+    if killed:
+        Session(tmp_path, space).log.close()
     again = rows(tmp_path)[trial]
     assert (again.status, again.timing) == ("interrupted" if killed else "finished", "measured")
+    assert (row.provisional, again.provisional) == (killed, False)
     assert "CPU pressure 3.6%" in again.timing_reason  # after the warm-up: (2 x 0.10 + 8 x 0.02) / 10
 
 
@@ -316,31 +313,28 @@ def fail(session, number, reason="step 3: ValueError (my_env.py, line 12, in ste
     return number
 
 
-@pytest.mark.parametrize(("num_scales", "most"), [(1, 4), (3, 4), (6, 6)])
-def test_a_study_whose_first_trials_fail_in_the_same_way_stops_and_says_where(tmp_path, num_scales, most):
+@pytest.mark.parametrize(
+    ("num_scales", "before", "most"),
+    [(1, "", 4), (3, "", 4), (6, "", 6), (3, "keep going", 12), (3, "one finished", 12), (3, "another reason", 12)],
+)
+def test_a_study_whose_first_trials_all_fail_in_the_same_way_stops_and_says_where(tmp_path, num_scales, before, most):
     scales = list(range(1, num_scales + 1))
     space = spec(search__num_trials=24, parameters__num_env_runners=scales, execution="emulated")
-    session = Session(tmp_path, space)
-    assert fail(session, 12) == most
-    closed = session.conductor.close()
-    assert (closed.reason, session.conductor.is_broken) == ("error", True)
-    assert "my_env.py, line 12" in closed.detail
-    assert "--keep-going" in closed.detail
-    session.log.close()
-    resumed = Session(tmp_path, space)  # with the environment mended: one that finishes proves it
-    resumed.finish(resumed.conductor.next_trial().trial)
-    assert fail(resumed, 9) == 9
-
-
-@pytest.mark.parametrize("why", ["keep going", "one finished", "another reason"])
-def test_a_study_goes_on_where_the_person_wants_or_trials_differ(tmp_path, why):
-    session = Session(tmp_path, spec(search__num_trials=24, execution="emulated"), keep_going=why == "keep going")
-    if why == "one finished":
+    session = Session(tmp_path, space, keep_going=before == "keep going")
+    if before == "one finished":
         session.finish(session.conductor.next_trial().trial)
-    if why == "another reason":
+    if before == "another reason":
         fail(session, 1, "the learner diverged")
-    assert fail(session, 12) == 12
-    assert not session.conductor.is_broken
+    assert fail(session, 12) == most
+    assert session.conductor.is_broken == (before == "")
+    if before == "":
+        closed = session.conductor.close()
+        assert closed.reason == "error"
+        assert "my_env.py, line 12" in closed.detail and "--keep-going" in closed.detail
+        session.log.close()
+        resumed = Session(tmp_path, space)  # with the environment mended: one that finishes proves it
+        resumed.finish(resumed.conductor.next_trial().trial)
+        assert fail(resumed, 9) == 9
 
 
 def test_where_memory_is_short_a_study_waits_and_after_a_while_stops(tmp_path, monkeypatch):
