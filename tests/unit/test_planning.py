@@ -403,13 +403,12 @@ def beside(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, 
 @pytest.mark.parametrize(
     ("others", "on_a", "on_b"),
     [
-        pytest.param([], (2, 0), (1, 0), id="alone"),
-        pytest.param([beside(1, started=50.0, a=4)], (6, 0), (1, 0), id="all the time"),
-        pytest.param([beside(1, started=107.5, a=4)], (3, 0), (1, 0), id="came later"),
-        pytest.param([beside(1, started=50.0, ended=105.0, a=4)], (4, 2), (1, 0), id="ended meanwhile"),
-        pytest.param([beside(1, ended=99.0, a=4), beside(2, started=111.0, a=4)], (2, 0), (1, 0), id="apart"),
-        # One that never came up may have been anywhere.
-        pytest.param([beside(1, started=50.0, ended=105.0, num_cpus=6)], (5, 3), (4, 3), id="unknown"),
+        ([], (2, 0), (1, 0)),
+        ([beside(1, started=50.0, a=4)], (6, 0), (1, 0)),
+        ([beside(1, started=107.5, a=4)], (3, 0), (1, 0)),
+        ([beside(1, started=50.0, ended=105.0, a=4)], (4, 2), (1, 0)),  # it ended meanwhile
+        ([beside(1, ended=99.0, a=4), beside(2, started=111.0, a=4)], (2, 0), (1, 0)),
+        ([beside(1, started=50.0, ended=105.0, num_cpus=6)], (5, 3), (4, 3)),  # it never came up: anywhere
     ],
 )
 def test_another_trial_holds_its_cpus_for_its_share_of_the_time(others, on_a, on_b):
