@@ -134,8 +134,3 @@ def essence(path: Path) -> tuple[list[Any], dict[int, Any], Counter[int]]:
             assert started.setdefault(each.trial, own) == own
     ended = [each for each in written if isinstance(each, TrialEnded) and each.status != "interrupted"]
     return taken, started, Counter(each.trial for each in ended)
-
-
-def assert_whole(path: Path, num_trials: int) -> None:
-    """Every planned trial has ended exactly once."""
-    assert essence(path)[2] == Counter(range(num_trials))
