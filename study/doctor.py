@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +26,7 @@ from study.designs.registry import make_plan, private_shape
 from study.errors import StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import current_job, file_system_of, is_network, machine_key, memory_mb, this_node
-from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
+from study.machine.load import NodeLoad, load_between, snapshot
 from study.machine.shape import LOCAL, ClusterShape, NodeShape
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, ask_mlflow, asked_uri, check_tracking_uri, sqlite_path
 from study.space.spec import StudySpec
@@ -34,8 +34,8 @@ from study.text import count, gigabytes, listed, one_line
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
-MAX_NAMES = 4
-"""Nodes, or other things, that one finding names."""
+MOST = 120
+"""Characters of a list of nodes, or of other things, in one finding."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -83,8 +83,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     tracking_uri: str = DEFAULT_TRACKING_URI
     out: Path = Path("studies")
     spec: StudySpec | None = None
-    refusal: StudyError | None = None
-    """Why a cluster could not be joined."""
     address: str = ""
     """Of the Ray that was joined; empty: none."""
     joined: tuple[Node, ...] = ()
@@ -107,15 +105,14 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 def find_surroundings(
     *, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None
 ) -> Surroundings:
-    """Ask this machine, or every node of a live Ray, with the options of `run`. What Ray prints of them is dropped."""
-    cluster: dict[str, Any] = {}
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            if (found := resolve_address(address)) is not None:
-                cluster = _ask_cluster(found)
-    except StudyError as error:
-        cluster = {"refusal": error}
-    here = read_node(sample_s=0.0 if "address" in cluster else SAMPLE_S)
+    """Ask this machine, or every node of a live Ray, with the options of `run`.
+
+    Raises:
+        ClusterError: No Ray that accepts us answers at the address.
+    """
+    joined = resolve_address(address)
+    cluster = {} if joined is None else _ask_cluster(joined)
+    here = read_node(sample_s=SAMPLE_S if joined is None else 0.0)
     if spec is not None:
         with contextlib.suppress(StudyError):  # the check of the space says that
             here = msgspec.structs.replace(here, shape=private_shape(spec).nodes[0])
@@ -124,12 +121,12 @@ def find_surroundings(
 
 
 def _ask_cluster(address: str) -> dict[str, Any]:
-    """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was."""
-    with joined_ray(address, asks_nodes=False):
+    """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was. What Ray prints is dropped."""
+    with contextlib.redirect_stdout(io.StringIO()), joined_ray(address, asks_nodes=False):
         import ray
 
         session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
-        asked = ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, sample_s=SAMPLE_S, session=session, asking=me)
+        asked = ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, sample_s=SAMPLE_S, session=session, asking=[me])
         nodes = [(shape, node) for shape, node in asked if not isinstance(node, str)]
         return {
             "address": address,
@@ -139,17 +136,17 @@ def _ask_cluster(address: str) -> dict[str, Any]:
         }
 
 
-def read_node(*, sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> Node:
+def read_node(*, sample_s: float, session: str = "", asking: Collection[tuple[str, int]] = ()) -> Node:
     """Return what this process sees of its machine in so many seconds, in a session of Ray, if in any.
 
     `asking` is the machine, by `machine_key`, and the process of the doctor, which is not foreign.
     """
     load = None
     if sample_s:
-        ours = OwnProcesses(session=session, driver=asking, trial={machine_key(): (os.getpid(),)})
-        first = snapshot(ours)
+        own = [(machine_key(), os.getpid()), *asking]
+        first = snapshot(session, own)
         time.sleep(sample_s)
-        load = load_between(first, snapshot(ours, last=True))
+        load = load_between(first, snapshot(session, own, last=True))
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
     granted = os.environ.get("SLURM_CPUS_ON_NODE", "")
@@ -181,16 +178,12 @@ def _versions() -> dict[str, str]:
 
 def check_ray(around: Surroundings) -> Iterator[Finding]:
     """Whether Ray takes us, every node answers, nobody holds its CPUs, and nobody else may run code in it."""
-    if around.refusal is not None:
-        fix = f"{around.refusal.fix} All further checks are about this machine alone."
-        yield Finding("fail", _problem(around.refusal), fix.strip())
-        return
     if not around.address:
         yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
         return
     total = around.shape.num_cpus
     if around.silent:
-        said = some([f"{address}: {why}" for address, why in around.silent.items()])
+        said = one_line(", ".join(f"{address}: {why}" for address, why in around.silent.items()), MOST)
         found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
         fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
         yield Finding("fail", found, fix)
@@ -231,7 +224,7 @@ def packages_of(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether a node has the packages of the driver; whether these fit together, `pip check` says."""
     here, there = around.here.versions, node.versions
     if others := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
-        found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
+        found = ", ".join(f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others)
         fix = "Install the same everywhere: this commit, this Python, and `pip install -r` what `pip freeze` says here."
         yield Finding("fail", found, fix)
     yield Finding("ok", "this project, Python and what changes results are the same everywhere")
@@ -375,16 +368,13 @@ def judge(around: Surroundings) -> Iterator[Finding]:
         try:
             found.extend(check(around))
         except StudyError as error:
-            found.append(Finding("fail", _problem(error), error.fix or "See the message."))
+            problem = one_line(str(replace(error.fault, fix=""))).rstrip(".")
+            found.append(Finding("fail", problem, error.fix or "See the message."))
         except Exception as error:  # noqa: BLE001 (a check that crashes is a finding)
             got = f"this check itself failed, {type(error).__name__}: {one_line(str(error), 200)}"
             found.append(Finding("fail", got, "Look at it by hand, and report this line."))
         for each in [each for each in found if each.level != "ok"] or found[:1]:
             yield msgspec.structs.replace(each, check=name)
-
-
-def _problem(error: StudyError) -> str:
-    return " ".join(str(replace(error.fault, fix="")).split()).rstrip(".")
 
 
 def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:
@@ -395,11 +385,7 @@ def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Ite
             where[each].append(node.shape.address)
     for each, addresses in where.items():
         everywhere = len(addresses) == len(around.nodes)
-        names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
+        names = (
+            "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{one_line(', '.join(addresses), MOST)}: "
+        )
         yield msgspec.structs.replace(each, found=names + each.found)
-
-
-def some(items: Sequence[str]) -> str:
-    """Return the first `MAX_NAMES` items, and how many more there are."""
-    more = len(items) - MAX_NAMES
-    return ", ".join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

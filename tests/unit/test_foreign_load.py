@@ -15,7 +15,6 @@ from study.machine.load import (
     CpuTimes,
     LoadSnapshot,
     NodeLoad,
-    OwnProcesses,
     ProcessTimes,
     _study,
     load_between,
@@ -42,7 +41,7 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
 
 def snapshots(cpus, before, after):
     """Return two snapshots of a machine whose CPUs did `cpus` in the 100 s between."""
-    about = {"host": "h", "machine": "h/1", "num_cores": len(cpus), "cpus": frozenset(range(len(cpus)))}
+    about = {"machine": "h/1", "num_cores": len(cpus), "cpus": frozenset(range(len(cpus)))}
     first = LoadSnapshot(moment_s=5.0, times=CpuTimes(0, 0, 0, 0), processes=before, **about)
     return first, replace(first, moment_s=105.0, times=CpuTimes(*map(sum, zip(*cpus, strict=True))), processes=after)
 
@@ -114,24 +113,19 @@ MACHINE = {
 
 
 def test_the_study_is_its_driver_its_ray_and_what_they_started():
-    def ours(**changes):
-        base = OwnProcesses(session=SESSION, driver=("here", 10), trial={"here": (30, 31), "there": (50,)})
-        return _study(MACHINE, replace(base, **changes), "here")
-
-    assert ours() == {10, 11, 20, 21, 30, 31, 32, 33}
-    assert ours(session="") == {10, 11, 30, 31, 32}  # without a Ray only what was named
-    assert ours() - ours(driver=("there", 10)) == ours() - ours(driver=None) == {10, 11}
+    assert _study(MACHINE, SESSION, (10, 30, 31)) == {10, 11, 20, 21, 30, 31, 32, 33}
+    assert _study(MACHINE, "", (10, 30, 31)) == {10, 11, 30, 31, 32}  # without a Ray only what was named
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
-    nobody = OwnProcesses(session="no such session", driver=None, trial={})
-    first = snapshot(nobody)
+    first = snapshot("no such session", ())
     code = "import time\nwhile time.process_time() < 1.1: pass\ntime.sleep(60)"
     burning = psutil.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
     try:
         until(lambda: sum(burning.cpu_times()[:2]) >= 1.0)
-        last = snapshot(replace(nobody, trial={machine_key(): (burning.pid,)}), last=True)
+        elsewhere = ("another machine", os.getpid())
+        last = snapshot("no such session", [(machine_key(), burning.pid), elsewhere], last=True)
     finally:
         burning.kill()
         burning.wait()
