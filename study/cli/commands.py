@@ -213,22 +213,19 @@ app.add_typer(launch_app)
 
 @app.command()
 def doctor(
-    space: options.Space = None,
     address: Address = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
     out: Out = Path("studies"),
-    set_: options.Set = None,
 ) -> None:
     """Check this machine, or a Ray cluster, before a study.
 
-    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
-    also whether its largest trial fits.
+    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. Whether the
+    trials of a space fit is said by `run --dry-run`.
     """
-    spec = None if space is None else options.load(space, set_, None).spec
     from study.doctor import find_surroundings, judge
 
     counts: Counter[str] = Counter()
-    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)):
+    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out)):
         counts[finding.level] += 1
         fix = f". Fix: {finding.fix}" if finding.fix else ""
         say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")

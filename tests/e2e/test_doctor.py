@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from tests.e2e.clusters import Cluster
-from tests.e2e.commands import SPACE, run, study
+from tests.e2e.commands import run, study
 
 
 def doctor(place, *words, before=()):
@@ -31,16 +31,15 @@ def assert_says(findings, name, level, *words):
 def test_a_healthy_machine_is_told_so_and_left_as_it_was(tmp_path):
     place = tmp_path / "work"
     place.mkdir()
-    (tmp_path / "space.yaml").write_text(SPACE)
-    code, findings = doctor(place, "--space", tmp_path / "space.yaml", before=["env", f"HOME={tmp_path}"])
+    code, findings = doctor(place, before=["env", f"HOME={tmp_path}"])
     # Warnings depend on the machine of the test.
     assert {name: text for name, (level, text) in findings.items() if level == "fail"} == {}
     assert code == 0
-    assert list(findings) == ["ray", "packages", "CPUs", "memory", "other work", "storage", "mlflow", "space"]
-    for name in ("ray", "packages", "CPUs"):
+    assert list(findings) == ["ray", "token", "packages", "CPUs", "memory", "other work", "storage", "mlflow"]
+    for name in ("ray", "token", "packages", "CPUs"):
         assert_says(findings, name, "ok")
     assert_says(findings, "storage", "ok", f"{place} (where studies would be made)")
-    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["space.yaml", "work"]
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["work"]
 
 
 def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
@@ -61,13 +60,12 @@ def cluster():
 
 @pytest.mark.heavy
 def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, cluster):
-    (tmp_path / "space.yaml").write_text(SPACE + "execution: real\n")
     cores = psutil.cpu_count(logical=False) or 1
     cluster.start_head(num_cpus=1)
     cluster.own |= {"RAY_worker_niceness": "7", "OMP_NUM_THREADS": "16"}
     cluster.add_node(cores + 3, "127.0.0.2")
-    code, findings = doctor(tmp_path, "--address", cluster.address, "--space", "space.yaml", before=cluster.settings)
-    assert_says(findings, "ray", "warn", "without a token")
+    code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
+    assert_says(findings, "token", "warn", "without a token")
     assert_says(findings, "packages", "ok")
     assert_says(findings, "CPUs", "warn", "127.0.0.2: OMP_NUM_THREADS=16", "127.0.0.2: trials run at nice 7")
     assert_says(findings, "CPUs", "warn", f"127.0.0.2: Ray hands out {cores + 3} CPUs")
