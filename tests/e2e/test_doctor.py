@@ -52,19 +52,14 @@ def test_several_faults_of_one_machine_are_told_at_once_and_fail(tmp_path):
     assert (done.stdout, done.stderr[:27]) == ("", "--address 127.0.0.1:10: no ")
 
 
-@pytest.fixture
-def cluster():
-    with contextlib.closing(Cluster(RAY_worker_niceness="0", OMP_NUM_THREADS="1")) as cluster:
-        yield cluster
-
-
 @pytest.mark.heavy
-def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path, cluster):
+def test_what_is_wrong_with_one_node_of_a_cluster_is_told_with_its_name(tmp_path):
     cores = psutil.cpu_count(logical=False) or 1
-    cluster.start_head(num_cpus=1)
-    cluster.own |= {"RAY_worker_niceness": "7", "OMP_NUM_THREADS": "16"}
-    cluster.add_node(cores + 3, "127.0.0.2")
-    code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
+    with contextlib.closing(Cluster(RAY_worker_niceness="0", OMP_NUM_THREADS="1")) as cluster:
+        cluster.start_head(num_cpus=1)
+        cluster.own |= {"RAY_worker_niceness": "7", "OMP_NUM_THREADS": "16"}
+        cluster.add_node(cores + 3, "127.0.0.2")
+        code, findings = doctor(tmp_path, "--address", cluster.address, before=cluster.settings)
     assert_says(findings, "token", "warn", "without a token")
     assert_says(findings, "packages", "ok")
     assert_says(findings, "CPUs", "warn", "127.0.0.2: OMP_NUM_THREADS=16", "127.0.0.2: trials run at nice 7")

@@ -46,10 +46,6 @@ def cluster(*each: dict[str, Any], here=None, **more: Any):
     return Surroundings(here=mine, address="n1:6379", joined=nodes, **more)
 
 
-def working(**changes: Any) -> dict[str, Any]:
-    return {"load": replace(QUIET, **changes)}
-
-
 def assert_says(name: str, around: Surroundings, level: str, *words: str) -> None:
     shown = [each for each in judge(around) if each.check == name]
     text = " | ".join(f"{each.level}: {each.found} {each.fix}" for each in shown)
@@ -93,9 +89,14 @@ GRANTED = {"granted": 2}
         ("memory", cluster({"num_cpus": 64}), "fail", ["15.6 GB needed"]),
         ("memory", private(shm_free_mb=60), "warn", ["--shm-size"]),
         ("other work", private(), "ok", ["quiet"]),
-        ("other work", private(**working(foreign_cores=2.6, largest="stress")), "warn", ["2.6 of 4", "stress"]),
+        (
+            "other work",
+            private(load=replace(QUIET, foreign_cores=2.6, largest="stress")),
+            "warn",
+            ["2.6 of 4", "stress"],
+        ),
         ("other work", private(load=None), "warn", ["cannot be seen"]),
-        ("other work", private(**working(stolen_cores=0.4)), "warn", ["the hypervisor took 10%"]),
+        ("other work", private(load=replace(QUIET, stolen_cores=0.4)), "warn", ["the hypervisor took 10%"]),
     ],
 )
 def test_a_check_meets_its_fault_and_its_absence(name, around, level, words):
