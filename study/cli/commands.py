@@ -258,8 +258,8 @@ def sync(study: options.Study) -> None:
             say(f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else "."))
         except StudyError as error:
             failed.append(error)
-    for error in failed[:-1]:
-        say(str(error))
+    for each in failed[:-1]:
+        say(str(each))
     if failed:
         raise failed[-1]
 
