@@ -32,7 +32,7 @@ from study.space.rules import tables
 from study.space.sections import MOST_STUDIES
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import in_own_processes, probe_study, sharing_of, speeds_of
+from study.trial.engine.envs.probing import probe_study, sharing_of, speeds_of
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -278,7 +278,7 @@ def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], 
         )
     if sharing != "wrong":
         return spec
-    own = in_own_processes(spec)
+    own = spec.having(environment={"process": "own"})
     if faults := [*tables(own)]:
         raise SpaceError(source, faults)
     note(f"{name} plays another episode where a second one is in its process, so that no two share one.")

@@ -30,11 +30,7 @@ from tests.spaces import spec
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
-ACTIONS = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]]
-BOX, UNBOUNDED = (
-    Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
-    Box(-np.inf, np.inf, (2,), np.float32),
-)
+BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
 VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
@@ -86,22 +82,6 @@ def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -
         np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
 
 
-@pytest.mark.parametrize(
-    ("space", "normalize", "clip", "expected"),
-    [
-        (BOX, True, False, [[-2, 0], [0, 5], [2, 10], [2, 0]]),
-        (BOX, False, True, [[-1, 0], [0, 0], [1, 1], [2, 0]]),
-        (BOX, False, False, ACTIONS),
-        (UNBOUNDED, True, False, ACTIONS),
-    ],
-)
-def test_actions_are_scaled_and_clipped_for_the_environment(
-    space: Box, normalize: bool, clip: bool, expected: Any
-) -> None:
-    scale = scaling_for_environment(space, normalize_actions=normalize, clip_actions=clip)
-    np.testing.assert_allclose(scale(np.array(ACTIONS, np.float32)), expected)
-
-
 # --- every runner ----------------------------------------------------------------------------------------------------
 
 
@@ -147,7 +127,7 @@ def joined(pieces: list[SingleAgentEpisode]) -> dict[str, Any]:
 
 def replay(env: gymnasium.Env, first: Any, episode: dict[str, Any]) -> None:
     """Check that the environment, whose reset gave `first`, answers the episode's actions with the episode."""
-    scale = scaling_for_environment(env.action_space, normalize_actions=True, clip_actions=False)
+    scale = scaling_for_environment(env.action_space, PPOConfig())
     seen, ended = [first], (False, False)
     for step, (action, reward) in enumerate(zip(episode["actions"], episode["rewards"], strict=True), start=1):
         observation, got, *ended, _ = env.step(scale(np.asarray(action)))
@@ -215,22 +195,30 @@ def test_weights_are_set_and_followed(kind: str) -> None:
         np.testing.assert_array_equal(np.asarray(value), state[name])
 
 
-def test_what_the_environment_raises_is_reported(kind: str) -> None:
-    runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
-    episodes, metrics, measurement = runner.measured_sample()
-    assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
+AT_STEP, BLIND = ({"environment__id": f"tests.environments:{name}"} for name in ("AtStep", "NanObservation"))
+PLACE = r"\(environments.py, line \d+, in reward\)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "environment", "words"),
+    [
+        *((each, AT_STEP, rf"ZeroDivisionError: planted fault at step 30 {PLACE}") for each in ("stock", "batched")),
+        *(
+            (each, AT_STEP | {"environment__kwargs": {"does": "pays nan"}}, "finite, got nan at step 10 of an episode")
+            for each in ("stock", "batched")
+        ),
+        *(  # the policy is not blamed
+            ("batched", BLIND | {"environment__kwargs": {"numbers": numbers}}, "observations must be finite")
+            for numbers in (False, True)
+        ),
+    ],
+)
+def test_what_the_environment_does_wrong_is_reported(kind: str, environment: dict[str, Any], words: str) -> None:
+    episodes, metrics, measurement = one(kind, batch=120, **environment).measured_sample()
+    assert (episodes, metrics) == ([], {})
     assert isinstance(measurement.failure, TrialError)
-    assert re.search(r"planted fault at step 5 \(environments.py, line \d+, in happens\)", measurement.failure.got)
-    assert "tests/environments.py" in "".join(measurement.failure.__notes__)
-
-
-def test_what_is_not_finite_is_reported(kind: str) -> None:
-    runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
-    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].failure.got
-    for numbers in (False, True) if kind == "batched" else ():  # not blamed on the policy
-        given = {"environment__id": "tests.environments:NanObservation", "environment__kwargs": {"numbers": numbers}}
-        runner = one(kind, **given)
-        assert "observations must be finite" in runner.measured_sample()[2].failure.got
+    assert re.search(words, measurement.failure.got)
+    assert "ZeroDivision" not in words or "tests/environments.py" in "".join(measurement.failure.__notes__)
 
 
 # --- the batched runner alone --------------------------------------------------------------------------------------
