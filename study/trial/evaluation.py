@@ -372,8 +372,7 @@ def runner_of(
         "restart_failed_sub_environments": False,  # its episode would count as another one
         "use_env_runner_state_server": False,
     }
-    for name, value in changes.items():
-        setattr(playing, name, value)
+    vars(playing).update(changes)
     kind: type[EnvRunner] = config.env_runner_cls or (
         MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     )

@@ -20,7 +20,7 @@ class Played:
     """Lanes with arrays to step into; rows that a step does not write stay NaN."""
 
     def __init__(self, make, seeds):
-        self.envs = make_lane_envs(make, seeds)
+        self.envs = make_lane_envs(make, [*seeds])
         self.observations = np.empty((len(seeds), *self.envs.observation_space.shape), np.float32)
         self.finals = []
 

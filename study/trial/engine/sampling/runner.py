@@ -132,22 +132,20 @@ class Measuring(EnvRunner):
         return episodes, self.get_metrics(), self.taken()
 
     def _failure(self, error: Exception) -> TrialError:
-        cause = original(error)
-        notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
         fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
         if isinstance(error, DivergedError):
             fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
         where = f"env runner {self.worker_index}" if self.worker_index else "sampling in the main process"
-        got = ". ".join([described(cause), *notes])
-        failure = TrialError(where=where, rule="sampling must not fail", got=got, fix=fix)
+        failure = TrialError(where=where, rule="sampling must not fail", got=described(original(error)), fix=fix)
         # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
         failure.add_note(f"In {where}:\n{textwrap.indent(''.join(traceback.format_exception(error)), '  ')}")
         return failure
 
     def taken(self) -> RunnerMeasurement:
         """Return what was sampled since the last call, with the episodes that have ended."""
-        used, between = [each for each, _ in self._used], self._watch.stop()  # CPU time counts there too
-        env_steps, ended, self._used, self._reported = sum(steps for _, steps in self._used), self._reported, [], []
+        used, env_steps, ended = [each for each, _ in self._used], sum(steps for _, steps in self._used), self._reported
+        self._used, self._reported = [], []
+        between = self._watch.stop()  # of which CPU time alone counts
         hosted = is_hosted(self.config)
         local = self.worker_index == 0 or hosted  # then the main process counts its own CPU time and memory
         pressures = [each.pressure_s for each in used if each.pressure_s is not None]
