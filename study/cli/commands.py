@@ -4,6 +4,7 @@ A person's mistake ends here: a `StudyError` that nobody else took, or a full di
 """
 
 import errno
+import functools
 import os
 import shlex
 import sys
@@ -125,23 +126,19 @@ def _run(spec: StudySpec, wanted: RunOptions, folder: StudyFolder) -> NoReturn:
 
 
 def _print_plan(spec: StudySpec, wanted: RunOptions, source: str, *, error: bool) -> None:
-    from study.adopted.loading import adopted_by
     from study.cli.display import plan_text
     from study.designs.registry import make_plan, private_shape
+    from study.driver.run import tried
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning import remarks
-    from study.trial.engine.envs.probing import probe_study, speeds_of
 
-    if spec.script is None:  # a script's environment was made when it was read
-        probe_study(spec, source)
+    spec, brought = tried(spec, source=source, note=functools.partial(say, error=True))
     if (address := resolve_address(wanted.address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(address) as shape:
             pass
-    adopted = adopted_by(spec)
-    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
-    plan = make_plan(spec, replace(shape, speeds=speeds))
+    plan = make_plan(spec, replace(shape, speeds=brought.speeds))
     for text in (plan_text(plan, spec, name=wanted.name), *remarks(spec, plan)):
         say(text, error=error)
 

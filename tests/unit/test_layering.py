@@ -148,7 +148,6 @@ def test_a_module_does_not_load_what_it_has_no_use_for(subject: str) -> None:
 # --- the terminal, and what must be installed ------------------------------------------------------------------------
 
 WRITES_ITSELF = {
-    "study/driver/signals.py": "runs inside a signal handler, where locks of a stream may be held",
     "study/launch/node.py": "standard output is its protocol",
     "study/__main__.py": "says that the packages are missing",
 }
