@@ -85,8 +85,8 @@ def mean(failed: float) -> Draw:
 def difference(failed: float, side: statistics.Side = "both") -> Draw:
     def draw(rng: Rng, n: int) -> tuple[Estimate, float]:
         first, second = scores(rng, n, failed), scores(rng, n, 0)
-        solved = {"first_solved": first > 0, "second_solved": second > 0}
-        return statistics.difference_of_means(first, second, side=side, **solved), -SCORE * failed
+        solved = first > 0, second > 0
+        return statistics.difference_of_means(first, second, side=side, solved=solved), -SCORE * failed
 
     return draw
 

@@ -148,7 +148,7 @@ def test_every_changed_figure_is_named_with_both_values(touched):
         f"arms.winner@6.score.value: written 0.99, recomputed {score['value']}",
         f"winner.rule.lr: written 0.1, recomputed {rule['lr']}",
         "verdict.checks.solved@6.passed: written false, recomputed true",
-        'arms.extra@6: written {"score": 1}, recomputed nothing',
+        "arms.extra@6.score: written 1, recomputed nothing",
         f"optimism.optimism: written nothing, recomputed {content['optimism'].pop('optimism')}",
     ]
     score["value"], rule["lr"], check["passed"], content["arms"]["extra@6"] = 0.99, 0.1, False, {"score": 1}
