@@ -11,7 +11,7 @@ from typing import Any
 
 from study.records.folder import StudyFolder
 from study.records.ledger import TrialRow
-from study.records.records import Record, SettingsFrozen, StageDecided, TrialEnded, digest_of, written_line
+from study.records.records import Record, SettingsFrozen, StageDecided, digest_of, written_line
 from study.space.spec import StudySpec
 from tests import reported
 from tests.driven import Driven, Outcome, records
@@ -109,13 +109,6 @@ class Invented(Driven):
             self.conductor.finish(trial, None)
 
 
-def with_policy(record: Record) -> Record:
-    """Return the end of a finished trial as if it had left a policy: to pack and to write so many takes long."""
-    if not isinstance(record, TrialEnded) or record.status != "finished":
-        return record
-    return replace(record, checkpoint=f"checkpoints/trial_{record.trial:05d}")
-
-
 def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | None = None) -> list[Record]:
     """Return all records of a study.
 
@@ -126,7 +119,7 @@ def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | N
     """
     with tempfile.TemporaryDirectory() as folder:
         Invented(Path(folder), spec).run(outcome)
-        found = [with_policy(each) for each in records(Path(folder))]
+        found = records(Path(folder))
     for at, record in enumerate(found):
         if isinstance(record, StageDecided) and record.phase == until:
             return found[: at - isinstance(found[at - 1], SettingsFrozen)]

@@ -116,7 +116,6 @@ def bootstrap(
     statistic: Callable[..., FloatArray],
     *,
     level: float,
-    num_resamples: int,
 ) -> Estimate:
     """Return `value` with percentiles of resamples within each sample, spread as Student's t would be.
 
@@ -137,7 +136,7 @@ def bootstrap(
         samples,
         statistic,
         vectorized=True,
-        n_resamples=num_resamples,
+        n_resamples=NUM_RESAMPLES,
         confidence_level=float(1 - 2 * stats.norm.sf(quantile)),
         method="percentile",
         rng=np.random.default_rng(SEED),
@@ -217,9 +216,7 @@ def _iqm(runs: FloatArray, axis: int) -> FloatArray:
     return np.asarray(stats.trim_mean(runs, TRIMMED_SHARE, axis=axis), dtype=np.float64)
 
 
-def iqm_interval(
-    values: npt.ArrayLike, *, num_resamples: int = NUM_RESAMPLES, solved: npt.ArrayLike | None = None
-) -> Estimate:
+def iqm_interval(values: npt.ArrayLike, *, solved: npt.ArrayLike | None = None) -> Estimate:
     """Return the interquartile mean with an interval; for the arguments see `mean_interval`.
 
     Floor(n / 4) runs are cut from each end, as rliable's `aggregate_iqm` does. It does not see failures of fewer than
@@ -235,7 +232,7 @@ def iqm_interval(
     if few_and_mixed(solved, n):
         return without_interval(value, n=n, level=LEVEL, method=MIXED)
     if n >= FEWEST_RUNS:
-        return bootstrap(value, (sample,), _iqm, level=LEVEL, num_resamples=num_resamples)
+        return bootstrap(value, (sample,), _iqm, level=LEVEL)
     cut = int(TRIMMED_SHARE * n)
     kept, winsorised = n - 2 * cut, np.clip(sample, sample[cut], sample[n - cut - 1])
     squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
@@ -318,7 +315,6 @@ def ratio_of_means(
     second: npt.ArrayLike,
     *,
     level: float = LEVEL,
-    num_resamples: int = NUM_RESAMPLES,
     since: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
 ) -> Estimate:
     """Return mean(first) / mean(second) of times, with the expanded percentile bootstrap: above 1, `second` is faster.
@@ -335,7 +331,6 @@ def ratio_of_means(
         first: Times, shape (runs of the first,), > 0, any unit.
         second: Times, shape (runs of the second,), in the same unit.
         level: Nominal coverage, in (0, 1).
-        num_resamples: Resamples, >= 1.
         since: When each run of `first`, and of `second`, was last seen without the target; None where the times are
             exact.
 
@@ -351,7 +346,7 @@ def ratio_of_means(
         return nothing
 
     def resampled(above: FloatArray, below: FloatArray) -> Estimate:
-        return bootstrap(value, (above, below), _ratio, level=level, num_resamples=num_resamples)
+        return bootstrap(value, (above, below), _ratio, level=level)
 
     if since is None:
         return resampled(one, two)

@@ -302,15 +302,16 @@ def _optimism(spec: StudySpec, ledger: Ledger, winner: str, arm: Arm) -> dict[st
 
 def _spent(ledger: Ledger) -> dict[str, dict[str, Any]]:
     """Return for every stage its trials, and the CPU-hours of their training, interrupted attempts included."""
-    trials, hours = dict[str, dict[str, int]](), dict[str, float]()
-    for stage in STAGES:
-        rows = [row for row in ledger.rows.values() if row.stage == stage]
-        trials[stage] = {
+    of_stage = {stage: [row for row in ledger.rows.values() if row.stage == stage] for stage in STAGES}
+    hours = {stage: _hours(rows) for stage, rows in of_stage.items()}
+    trials = {
+        stage: {
             "n": len(rows),
             "n_failed": sum(row.status == "failed" for row in rows),
             "n_restarts": sum(row.attempt - 1 for row in rows),
         }
-        hours[stage] = _hours(rows)
+        for stage, rows in of_stage.items()
+    }
     return {"trials": trials, "cpu_hours": hours | {"all": sum(hours.values())}}
 
 
