@@ -216,14 +216,6 @@ def test_the_ends_of_a_ratio_hold_the_time_between_two_looks():
     assert ratio(np.full(5, 6.0), np.full(5, 1.0)).low == pytest.approx(3.0)
 
 
-def test_a_run_last_seen_before_the_horizon_may_have_got_there_unseen():
-    times, whole = np.repeat([4.0, 10.0], 10), np.full(20, 10.0)
-    seen, unseen = (
-        statistics.ratio_of_means(times, whole, since=(since, whole)) for since in (times, np.repeat([4.0, 8.0], 10))
-    )
-    assert unseen.low < seen.low <= seen.value == unseen.value == pytest.approx(0.7)
-
-
 # --- coverage: the page's table, and a few of its cells simulated here ------------------------------------------------
 
 BY_NAME = {row.what: row for row in ROWS}

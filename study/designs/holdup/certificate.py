@@ -28,6 +28,8 @@ from study.text import count
 ABSOLUTE, RELATIVE = 1e-9, 2e-6
 """Figures that differ by less are the same: machines round the last digits differently, and packed records can have
 seven digits."""
+AT_MOST = 30
+"""Differences that a message lists."""
 BY_THE_CLOCK = ("cpu_s_reserved", "foreign_cores", "stolen_cores")
 """What the summary of a trial holds beside sums and means of its records."""
 
@@ -86,26 +88,20 @@ def verify(path: str | Path) -> StudyFolder:
         path: `certificate.json`, or the study folder that holds it.
 
     Raises:
-        RecordError: There is no study, it cannot be read, or decisions or figures differ: names the first ones by
-            their places, as they are written and as they are made again.
+        RecordError: As `make_certificate`; or no certificate can be read, or figures differ: names the first ones.
     """
     given = Path(path)
     folder = StudyFolder(given.parent if given.name == StudyFolder(given).certificate.name else given)
-    folder.identity()  # a path without a study is refused as such
-    file, shown = folder.certificate, folder.certificate_page
+    content, file, shown = make_certificate(folder), folder.certificate, folder.certificate_page
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     try:
         written = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        make_certificate(folder)  # which says so where there can be none
-        raise RecordError(where=str(file), rule="no certificate here", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:
         raise RecordError(
             where=str(file), rule="must be a certificate", got=f"{type(error).__name__}: {error}", fix=fix
         ) from error
     if (found := written.get("format") if isinstance(written, dict) else type(written).__name__) != FORMAT:
         raise RecordError(where=str(file), rule=f"this version reads format {FORMAT}", got=repr(found), fix=fix)
-    content = make_certificate(folder)
     differing = list(differences(written, content, ""))
     if not differing and shown.exists() and not (shown.is_file() and shown.read_bytes() == page(content).encode()):
         differing = [f"{shown.name}: must be the page of these figures, got another text"]
@@ -115,8 +111,8 @@ def verify(path: str | Path) -> StudyFolder:
 
 
 def _told(differing: Sequence[str], must: str) -> str:
-    """Return what must hold, with every difference."""
-    listed = "\n".join(f"  {line}" for line in differing)
+    """Return what must hold, with the number of differences and the first ones."""
+    listed = "\n".join(f"  {line}" for line in differing[:AT_MOST])
     return f"must {must}, {count(len(differing), 'difference')}:\n{listed}\n"
 
 

@@ -8,7 +8,7 @@ records alone, and is itself a record: killed anywhere and resumed, a study take
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -70,19 +70,18 @@ def confirmations(
     """
     holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
-    arms = [(WINNER, winner, scale) for scale in (target, small, *holdup.unseen_scales)]
+    arms: list[tuple[Variant, str, Setting, int]]
+    arms = [("study", WINNER, winner, scale) for scale in (target, small, *holdup.unseen_scales)]
     if resolve(best_small, small) != resolve(winner, small):
-        arms.append((BEST_SMALL, best_small, small))
-    arms += [(name, setting, target) for name, setting in rivals.items()]
-    of_rllib = [(WINNER_RLLIB, winner, target), (BEST_SMALL_RLLIB, best_small, small)]
-    variants: list[tuple[Variant, list[tuple[str, Setting, int]], int]] = [("study", arms, sizes.num_seeds)]
+        arms.append(("study", BEST_SMALL, best_small, small))
+    arms += [("study", name, setting, target) for name, setting in rivals.items()]
     if engine_of_space(spec) != OWN:
-        variants.append(("stock", of_rllib, sizes.num_seeds_rllib))
+        arms += [("stock", WINNER_RLLIB, winner, target), ("stock", BEST_SMALL_RLLIB, best_small, small)]
+    num_seeds = {"study": sizes.num_seeds, "stock": sizes.num_seeds_rllib}
     return [
         TrialRequest(stage=CONFIRM, num_env_runners=scale, seed=seed, setting=setting, name=name, variant=variant)
-        for variant, here, num_seeds in variants
-        for name, setting, scale in here
-        for seed in holdup.test_seeds[:num_seeds]
+        for variant, name, setting, scale in arms
+        for seed in holdup.test_seeds[: num_seeds[variant]]
     ]
 
 
@@ -130,10 +129,9 @@ def scaled_rivals(best_small: Mapping[str, Value], small_scale: int) -> dict[str
 # --- stages ----------------------------------------------------------------------------------------------------------
 
 
-def mean(values: Iterable[float]) -> float:
-    """Return the mean; 0 of nothing."""
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else 0.0
+def mean(values: Collection[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
 
 
 class Known:
