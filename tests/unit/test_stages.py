@@ -53,12 +53,11 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
-    names = STAGES
     for stage in ("search", "race"):
         closed = Invented(tmp_path, space(), until=stage).run(planted)
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
-        assert all(names.index(row.stage) <= names.index(stage) for row in rows(tmp_path).values())
+        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in rows(tmp_path).values())
     assert Invented(tmp_path, space(), until="confirm").run(planted).reason == "complete"
     assert essence(tmp_path) == essence(undisturbed)
 
