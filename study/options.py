@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import functools
 import inspect
 import re
 import shutil
@@ -34,7 +33,6 @@ Trials = Annotated[
     typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
 ]
 Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print the plan and start nothing; with --config first the space, for a file."),
@@ -82,7 +80,6 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
         rule, fix = "must be distinct numbers of runners above zero", "Write for instance --runners 1,10,46."
         raise wrong_option("--runners", rule, got=f"'{runners}'", fix=fix)
     given = words(arguments, "--config-args")
-    say_that_it_runs(config)
     adopted = read_script(config, args=given, where="--config")
     for remark in remarks(adopted.facts):
         say(remark, error=True)
@@ -92,12 +89,6 @@ def space_of_script(config: str, *, runners: str | None, arguments: str, trials:
     text = space_text(adopted.facts, config=config, args=arguments, runners=tuple(scales), trials=trials)
     file.write_text(text, encoding="utf-8")
     return str(file)
-
-
-@functools.cache
-def say_that_it_runs(script: str) -> None:
-    """Say once that the code of a script runs now."""
-    say(f"Running the code of {script} in a process of its own, up to where it would train. No Ray starts.", error=True)
 
 
 class Asked(NamedTuple):
@@ -110,11 +101,9 @@ class Asked(NamedTuple):
 
 
 def load(space: str, given: list[str] | None, trials: int | None) -> Asked:
-    """Read a space and change it; a script that it names is run, which is said. `--trials` is one of the changes."""
+    """Read a space and change it; a script that it names is run. `--trials` is one of the changes."""
     changes = [*(given or []), *([] if trials is None else [f"search.num_trials={trials}"])]
     source = read_space(space, overrides=changes)
-    if isinstance(script := source.content.get("config"), str):
-        say_that_it_runs(script)
     file = Path(source.name)
     changed = written(source.content, header=f"# {file.name}, with what the command line changed.") if changes else ""
     return Asked(source, parse_space(with_script(source)), changed or file.read_text(encoding="utf-8-sig"))

@@ -76,7 +76,7 @@ def processes(
     return (main, *[sampler] * samplers, *[learner] * resources.num_learners)
 
 
-_FILTERS = {
+DEFAULT_FILTERS = {
     10: ((16, 5, 2), (32, 5, 2)),
     42: ((16, 4, 2), (32, 4, 2), (256, 11, 1)),
     64: ((16, 4, 2), (32, 4, 2), (64, 4, 2), (128, 4, 2)),
@@ -97,7 +97,7 @@ def network_size(spec: StudySpec, shape: Sequence[int]) -> tuple[int, int]:
     dense = shared
     if len(shape) == 3:
         height, width, channels = shape
-        for filters, kernel, stride in model.convolutions or _FILTERS.get(height, ()):
+        for filters, kernel, stride in model.convolutions or DEFAULT_FILTERS.get(height, ()):
             height, width = math.ceil(height / stride), math.ceil(width / stride)
             layer = shared * kernel * kernel * channels * filters
             weights, multiply_adds, channels = weights + layer, multiply_adds + layer * height * width, filters
@@ -110,12 +110,6 @@ def network_size(spec: StudySpec, shape: Sequence[int]) -> tuple[int, int]:
 
 def _sees_pictures(spec: StudySpec) -> bool:
     return is_procgen(spec.environment.id) or spec.model.conv_net is not None or spec.model.conv_filters is not None
-
-
-def as_seen(spec: StudySpec, speeds: Speeds | None) -> StudySpec:
-    """Return the space with RLlib's own learner where the observations that were seen are no vectors."""
-    no_vectors = speeds is not None and len(speeds.observation_shape) == 3
-    return spec.having(learner="rllib") if no_vectors and spec.learner == "auto" else spec
 
 
 def num_cpus(spec: StudySpec, num_env_runners: int, execution: Execution) -> int:
@@ -176,8 +170,7 @@ def guess_seconds(
     if execution == "real":  # the lanes of a runner wait one after another, runners side by side
         sampling_s = step_s / min(num_env_runners, cluster.capacity)
         sampling_s += spec.environment.step_wait_ms / 1e3 / num_env_runners
-    learner = as_seen(spec, speeds).learner_in_use
-    trained_s = sampling_s + epochs * (_LEARNT_S[learner] + 3 * network_s)
+    trained_s = sampling_s + epochs * (_LEARNT_S[spec.learner_in_use] + 3 * network_s)
     limit = budget.iterations if iterations is None else iterations
     limits = [budget.time_s, limit and trained_s * batch * limit, budget.env_steps and trained_s * budget.env_steps]
     start_s = _START_S + _PROCESS_S * len(processes(spec, num_env_runners, execution)) / cluster.capacity
@@ -280,7 +273,6 @@ def _resources(of: Process | NodeShape) -> str:
 def label_at_start(
     spec: StudySpec,
     cluster: ClusterShape,
-    *,
     num_env_runners: int,
     execution: Execution,
     processes_per_node: Mapping[str, int] | None = None,
@@ -355,7 +347,7 @@ class TrialNeeds(TrialKind):
         wanted = processes(spec, scale, execution, () if cluster.speeds is None else cluster.speeds.observation_shape)
         _check_fit(spec, scale, cluster, execution, list(wanted))
         seconds = guess_seconds(spec, scale, cluster, execution, kind.iterations)
-        label = label_at_start(spec, cluster, num_env_runners=scale, execution=execution)
+        label = label_at_start(spec, cluster, scale, execution)
         return cls(**vars(kind), execution=execution, processes=wanted, seconds=seconds, label=label)
 
     @cached_property
@@ -412,12 +404,6 @@ class Plan:
         return alone and len({each.total.num_cpus for each in own}) == 1
 
 
-def largest_of(kinds: Sequence[TrialKind], cluster: ClusterShape) -> int:
-    """Return the CPUs that a Ray must hand out, so that a trial of each kind can run on it."""
-    ways = ((each, execution_of(each.spec, each.num_env_runners, cluster)) for each in kinds)
-    return max(num_cpus(each.spec, each.num_env_runners, way) for each, way in ways)
-
-
 FEW = 3
 """Trials of a scale below which its search is hardly one."""
 
@@ -433,11 +419,8 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
-    seen = as_seen(spec, plan.cluster.speeds)
-    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and seen.learner_in_use == "rllib":
-        images = "observations are images" if seen is not spec else ""
-        why = spec.fused_obstacle or images or "JAX is missing; pip install jax"
-        yield f"Learner: RLlib's own. The fused one cannot do the same: {why}."
+    if spec.algorithm in ("PPO", "A2C") and spec.learner != "rllib" and spec.fused_obstacle:
+        yield f"Learner: RLlib's own. The fused one cannot do the same: {spec.fused_obstacle}."
     each_gets, scales = len(plan.requests) // len(spec.scales), len(spec.scales)
     if spec.design == "search" and spec.search.sampler == "tpe" and spec.tuned and scales > 1 and each_gets < FEW:
         yield (

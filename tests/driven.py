@@ -39,14 +39,12 @@ class Driven:
             ledger=ledger,
             **{"provenance": {}, **options},
         )
-        self.kept: list[bool] = []
-        """Of every part but the first: whether it goes on in the processes of the one before."""
 
     def groups(self) -> Iterator[list[TrialStarted]]:
         """Yield the trials that start together, to the end of the study; the caller ends them."""
         while not self.conductor.exhausted:
             if self.conductor.queue.part_ended:
-                self.kept.append(self.conductor.queue.begin_part())
+                self.conductor.queue.begin_part()
                 continue
             started = []
             while (one := self.conductor.next_trial()) is not None:
@@ -136,8 +134,3 @@ def essence(path: Path) -> tuple[list[Any], dict[int, Any], Counter[int]]:
             assert started.setdefault(each.trial, own) == own
     ended = [each for each in written if isinstance(each, TrialEnded) and each.status != "interrupted"]
     return taken, started, Counter(each.trial for each in ended)
-
-
-def assert_whole(path: Path, num_trials: int) -> None:
-    """Every planned trial has ended exactly once."""
-    assert essence(path)[2] == Counter(range(num_trials))

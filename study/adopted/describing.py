@@ -1,4 +1,4 @@
-"""What a script's `AlgorithmConfig` comes to: its facts, its bytes, what its processes must have. Imports RLlib.
+"""What is known of a script's `AlgorithmConfig`: its facts, and what its processes must have. Imports RLlib.
 
 Its settings are what differs from the default configuration of RLlib's algorithm that the script uses.
 """
@@ -14,11 +14,10 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 from gymnasium.envs.registration import registry as gymnasium_registry
-from ray import cloudpickle
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.registry import ALGORITHMS_CLASS_TO_NAME
@@ -27,18 +26,14 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.tune.registry import get_trainable_cls
 
-from study.adopted.loading import Adopted
 from study.errors import SpaceError
-from study.jax_private import jax_obstacle
 from study.machine.shipping import loaded_modules
 from study.ray_private import maker_of, option
-from study.space.parameters import FRAGMENT, PARAMETERS, SCALE, attribute
-from study.space.parsing import Source, parse_space
-from study.space.settings import runnable
+from study.space.parameters import FRAGMENT, PARAMETERS, attribute
 from study.space.spec import ScriptFacts, ScriptSource
-from study.trial.configuration import SET_BY_STUDY, apply, learner_obstacle, runner_obstacle
-from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing, speeds
-from study.trial.experiment import make_environment, of_gymnasium, pickled
+from study.trial.configuration import SET_BY_STUDY, learner_obstacle, runner_obstacle
+from study.trial.engine.envs.probing import Sharing, comes_with_gymnasium, sharing
+from study.trial.experiment import make_environment, of_gymnasium
 
 _NOT_STUDIED = ("BC", "CQL", "IQL", "MARWIL", "DreamerV3")
 """RLlib's algorithms that learn from recorded data alone, or that its environment runner cannot evaluate."""
@@ -54,8 +49,6 @@ _LONGEST = 200
 """Characters of a setting that the facts hold; of a longer one they hold a digest."""
 _OF_THE_STUDY = ("RAY_", "TUNE_", "PYTHONPATH")
 """How environment variables begin that the study sets by itself."""
-_TRIED = {"parameters": {SCALE: 1}, "budget": {"iterations": 1}, "search": {"num_trials": 1}}
-"""A space in which every script is tried."""
 
 
 def mistake(rule: str, got: object, fix: str, *, where: str = "") -> SpaceError:
@@ -74,39 +67,6 @@ class Launch:
     """Stop criteria, by RLlib's names of results."""
     searched: tuple[str, ...] = ()
     """Settings that Tune would choose; the configuration has one value of each."""
-
-
-def adopted_from(
-    launch: Launch, *, module: ModuleType, file: Path, before: "Surroundings", variables: Mapping[str, str]
-) -> Adopted:
-    """Return what is known of a configuration, in the process that has run its script, a `file` that is the `module`.
-
-    `variables` are environment variables that the script would give to Ray's processes.
-
-    Raises:
-        SpaceError: It cannot be studied or pickled, its environment fails, or RLlib refuses it as a trial sets it.
-    """
-    config = launch.config
-    check_studied(config)
-    environments = before.environments_of(config)
-    if module.__name__ != "__main__":  # which is pickled by value anyway: a trial's process can import neither
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        content = pickled(config, environments)
-    except Exception as error:
-        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
-        fix = "Make it inside the function that uses it, or define it at module level."
-        raise mistake(rule, error, fix) from error
-    os.environ.update(variables)  # from here on this process is as one of Ray's
-    found = _of_environment(config, environments)
-    facts = facts_of(launch, source=file, modules=before.digests(), **found)
-    space = {"config": file.name, "script": facts.model_dump(mode="json"), **_TRIED}
-    spec = parse_space(Source(name="script", content=space))
-    setting = runnable(spec, {SCALE: 1})
-    apply(config, spec, setting=setting, seed=0, execution="real")
-    fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
-    obstacle = jax_obstacle() or ""  # the environment has been made
-    return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(variables))
 
 
 def check_studied(config: AlgorithmConfig) -> None:
@@ -133,7 +93,7 @@ def check_studied(config: AlgorithmConfig) -> None:
         raise mistake(rule, getattr(runner, "__name__", runner), fix)
 
 
-def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
+def of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `facts_of` takes of the environment, which is made as RLlib makes it."""
     name = environment_name(config.env)
     try:
@@ -149,9 +109,6 @@ def _of_environment(config: AlgorithmConfig, environments: Mapping[str, Any]) ->
             raise mistake("an environment for several agents needs policies", f"'{name}' and none", fix)
         return {"sharing": "unknown"}
     spaces = (getattr(made, "observation_space", None), getattr(made, "action_space", None))
-    if any(each is None for each in spaces):
-        fix = "Set `observation_space` and `action_space` in its constructor."
-        raise mistake(f"the environment '{name}' must have both spaces once it is made", str(list(spaces)), fix)
     if comes_with_gymnasium(name):
         return {"spaces": spaces}
     made.close()

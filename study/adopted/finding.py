@@ -15,21 +15,30 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.registry import get_trainable_cls
 from ray.tune.search.variant_generator import generate_variants, parse_spec_vars
 
-from study.adopted.describing import Launch, Surroundings, adopted_from, mistake
+from study.adopted.describing import Launch, Surroundings, check_studied, facts_of, mistake, of_environment
 from study.adopted.loading import Adopted
 from study.errors import SpaceError
+from study.jax_private import jax_obstacle
 from study.machine.apart import last_line
 from study.machine.host import count_gpus
 from study.ray_private import refuse_auto_init
+from study.space.parameters import SCALE
+from study.space.parsing import Source, parse_space
+from study.space.settings import runnable
+from study.trial.configuration import apply
+from study.trial.engine.envs.probing import speeds
+from study.trial.experiment import make_environment, pickled
 
 _NAME_A_FUNCTION = "Write a function that returns the AlgorithmConfig, and name it: --config FILE:FUNCTION."
 _RUN_IT = "Run the script by itself until it trains; what it takes from its command line: --config-args."
+_TRIED = {"parameters": {SCALE: 1}, "budget": {"iterations": 1}, "search": {"num_trials": 1}}
+"""A space in which every script is tried."""
 _LOOKED_FOR = "an AlgorithmConfig at module level, tune.Tuner, tune.run, build_algo"
 
 
@@ -41,11 +50,29 @@ def adopted_of(file: Path, name: str, args: Sequence[str]) -> Adopted:
     """Run a script in this process, which serves for nothing else then; return what is known of its configuration.
 
     Raises:
-        SpaceError: It has none, or one that cannot be studied.
+        SpaceError: It has none, or one that cannot be studied or pickled; its environment fails; or RLlib refuses it as
+            a trial sets it.
     """
     before, script = Surroundings(file), Script(file)
     launch = script.run(args, name)
-    return adopted_from(launch, module=script.module, file=file, before=before, variables=script.variables)
+    check_studied(config := launch.config)
+    environments = before.environments_of(config)
+    if name:  # what runs as `__main__` is pickled by value anyway: a trial's process can import neither
+        cloudpickle.register_pickle_by_value(script.module)
+    try:
+        content = pickled(config, environments)
+    except Exception as error:
+        rule = "everything in the configuration must be picklable, as Ray sends it to its processes"
+        fix = "Make it inside the function that uses it, or define it at module level."
+        raise mistake(rule, error, fix) from error
+    os.environ.update(script.variables)  # from here on this process is as one of Ray's
+    facts = facts_of(launch, source=file, modules=before.digests(), **of_environment(config, environments))
+    space = {"config": file.name, "script": facts.model_dump(mode="json"), **_TRIED}
+    spec = parse_space(Source(name="script", content=space))
+    apply(config, spec, setting=runnable(spec, {SCALE: 1}), seed=0, execution="real")
+    fast = None if config.is_multi_agent else speeds(lambda: make_environment(config, environments))
+    obstacle = jax_obstacle() or ""  # the environment has been made
+    return Adopted(pickled=content, facts=facts, jax_obstacle=obstacle, speeds=fast, **before.added(script.variables))
 
 
 def launch_of(content: Any, how: str, *, trainable: Any = None, stop: Any = None) -> Launch:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from study.errors import SpaceError
+from study.console import say
+from study.errors import RecordError, SpaceError
 from study.machine.apart import called_apart
 from study.machine.shape import Speeds
 from study.machine.shipping import OwnModule
@@ -36,27 +37,25 @@ _READ: dict[str, "Adopted"] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adopted:
-    """A script's configuration, and what a process must have to run it as the script's own would.
+class Brought:
+    """What the processes of trials must have of this machine, and what was seen of the environment here.
 
     Attributes:
-        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig`; only a trial, or whoever
-            plays a policy, unpickles it.
-        facts: What is known of it.
-        paths: Folders from which the script imports: its own, and what it has added to `sys.path`.
-        modules: What it has imported that is not installed; travels to the nodes of a joined cluster.
-        variables: Environment variables that the script sets, also by `ray.init`.
-        jax_obstacle: Why JAX cannot serve a learner beside the script's own code; empty where it can.
-        speeds: How fast its environment is here; None where it was not played.
+        paths: Folders from which a script imports: its own, and what it has added to `sys.path`.
+        modules: The user's own that are not installed; they travel to the nodes of a joined cluster.
+        variables: Environment variables that a script sets, also by `ray.init`.
+        jax_obstacle: Why JAX cannot serve a learner beside the user's own code; empty where it can.
+        speeds: How fast the environment is here; None where it was not played.
+        pickled: What `study.trial.experiment.pickled` returns for the `AlgorithmConfig` of a script; only a trial, or
+            whoever plays a policy, unpickles it.
     """
 
-    pickled: bytes
-    facts: ScriptFacts
     paths: tuple[str, ...] = ()
-    modules: tuple[OwnModule, ...] = ()
+    modules: Sequence[OwnModule] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     jax_obstacle: str = ""
     speeds: Speeds | None = None
+    pickled: bytes | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -68,6 +67,14 @@ class Adopted:
         """Let this process import what the script imports, and give it the script's environment variables."""
         sys.path[:0] = [path for path in self.paths if path not in sys.path]
         os.environ.update(self.variables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopted(Brought):
+    """A script's configuration, and what is known of it."""
+
+    pickled: bytes
+    facts: ScriptFacts
 
 
 # --- a space -------------------------------------------------------------------------------------------------------
@@ -101,8 +108,15 @@ def with_script(source: Source) -> Source:
 
 
 def adopted_by(spec: StudySpec) -> Adopted | None:
-    """Return the script of a study, as it is now; None for a study without one."""
-    return None if spec.config is None else read_script(spec.config, args=words(spec.config_args))
+    """Return the script of a study; None for a study without one. A `RecordError` says what has changed in it."""
+    if spec.config is None or spec.script is None:
+        return None
+    adopted, before = read_script(spec.config, args=words(spec.config_args)), dict(spec.script)
+    if changed := [name for name, value in adopted.facts if value != before[name]]:
+        where, rule = spec.script.source.file, "must be the script that the study was started with"
+        fix = f"Restore {where}, and the modules, files and versions that it reads."
+        raise RecordError(where=where, rule=rule, got=f"other {', '.join(changed)}", fix=fix)
+    return adopted
 
 
 def words(arguments: str, where: str = "config_args") -> list[str]:
@@ -118,7 +132,7 @@ def words(arguments: str, where: str = "config_args") -> list[str]:
 
 
 def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -> Adopted:
-    """Run a script in a process of its own, once in this process; return the configuration that it would train with.
+    """Run a script in a process of its own, and say so; return the configuration that it would train with.
 
     `text` is `my_train.py` or `my_train.py:make_config`, `args` is its command line, `where` the option or key that
     names it.
@@ -139,6 +153,7 @@ def read_script(text: str, *, args: Sequence[str] = (), where: str = "config") -
     if key not in _READ:
         rule, fix = "its process must come to its training", "Run the script by itself until it trains."
         ended = functools.partial(SpaceError.of, "script", where="", rule=rule, fix=fix)
+        say(f"Running the code of {place} in its own process, up to where it would train. No Ray starts.", error=True)
         try:
             _READ[key] = called_apart(_FINDS, file, name, args, limit_s=TIMEOUT_S, otherwise=ended)
         except SpaceError as error:

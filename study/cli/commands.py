@@ -4,12 +4,12 @@ A person's mistake ends here: a `StudyError` that nobody else took, or a full di
 """
 
 import errno
+import functools
 import os
 import shlex
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -22,7 +22,7 @@ from study import options
 from study.cli.launch import app as launch_app
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, say_json, to_nowhere
+from study.console import say, to_nowhere
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, Fault, StudyError, wrong_option
 from study.records.folder import StudyFolder
@@ -126,23 +126,19 @@ def _run(spec: StudySpec, wanted: RunOptions, folder: StudyFolder) -> NoReturn:
 
 
 def _print_plan(spec: StudySpec, wanted: RunOptions, source: str, *, error: bool) -> None:
-    from study.adopted.loading import adopted_by
     from study.cli.display import plan_text
     from study.designs.registry import make_plan, private_shape
+    from study.driver.run import tried
     from study.machine.cluster import joined_ray, resolve_address
     from study.planning import remarks
-    from study.trial.engine.envs.probing import probe_study, speeds_of
 
-    if spec.script is None:  # a script's environment was made when it was read
-        probe_study(spec, source)
+    spec, brought = tried(spec, source=source, note=functools.partial(say, error=True))
     if (address := resolve_address(wanted.address)) is None:
         shape = private_shape(spec)
     else:
         with joined_ray(address) as shape:
             pass
-    adopted = adopted_by(spec)
-    speeds = speeds_of(spec.environment) if adopted is None else adopted.speeds
-    plan = make_plan(spec, replace(shape, speeds=speeds))
+    plan = make_plan(spec, replace(shape, speeds=brought.speeds))
     for text in (plan_text(plan, spec, name=wanted.name), *remarks(spec, plan)):
         say(text, error=error)
 
@@ -214,60 +210,40 @@ app.add_typer(launch_app)
 
 @app.command()
 def doctor(
-    space: options.Space = None,
     address: Address = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
     out: Out = Path("studies"),
-    set_: options.Set = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Check this machine, or a Ray cluster, before a study.
 
-    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
-    also whether its largest trial fits.
+    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. Whether the
+    trials of a space fit is said by `run --dry-run`.
     """
-    spec = None if space is None else options.load(space, set_, None).spec
-    from msgspec.structs import asdict
-
     from study.doctor import find_surroundings, judge
 
-    findings = []
-    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)):
-        findings.append(finding)
-        if not as_json:
-            fix = f". Fix: {finding.fix}" if finding.fix else ""
-            say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
-    counts = Counter(finding.level for finding in findings)
-    if as_json:
-        say_json([asdict(finding) for finding in findings])
-    else:
-        parts = ", ".join(f"{number} {level}" for level, number in counts.items())
-        end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-        say(f"\n{parts}: {end}.")
+    counts: Counter[str] = Counter()
+    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out)):
+        counts[finding.level] += 1
+        fix = f". Fix: {finding.fix}" if finding.fix else ""
+        say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
+    parts = ", ".join(f"{number} {level}" for level, number in counts.items())
+    end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
+    say(f"\n{parts}: {end}.")
     raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
 
 
 @app.command()
 def sync(study: options.Study) -> None:
-    """Bring MLflow, Optuna's storage and TensorBoard up to date."""
-    for line in sync_study(StudyFolder(study)):
-        say(line)
+    """Bring MLflow, Optuna's storage and TensorBoard up to date.
 
-
-def sync_study(folder: StudyFolder) -> Iterator[str]:
-    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
-
-    Yields:
-        A sentence for each place, as soon as it is up to date; for all but one that failed, why.
-
-    Raises:
-        StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
+    A place that does not answer keeps no other from getting what it lacks.
     """
     from study.cli.display import answer_of
     from study.mirrors.process import mirrors_of
     from study.mirrors.process import sync as catch_up
     from study.records.files import check_own
 
+    folder = StudyFolder(study)
     folder.identity()
     folder.check_unpacked()
     check_own(folder.path)  # which names the places
@@ -276,10 +252,11 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
         try:
             mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
             lacked = catch_up(mirror)
-            yield f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else ".")
+            say(f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else "."))
         except StudyError as error:
             failed.append(error)
-    yield from map(str, failed[:-1])
+    for each in failed[:-1]:
+        say(str(each))
     if failed:
         raise failed[-1]
 

@@ -13,7 +13,7 @@ from study.console import line_width, say, table
 from study.engine import engine_of_space
 from study.errors import StudyError
 from study.machine.shape import UNKNOWN
-from study.planning import Plan, as_seen
+from study.planning import Plan
 from study.records.ledger import PRESSURE_LIMIT, TrialRow
 from study.space.spec import StudySpec
 from study.text import MISSING, count, cpu_hours, duration, gigabytes, mask_credentials, number, one_line, significant
@@ -61,7 +61,7 @@ def plan_text(plan: Plan, spec: StudySpec, *, name: str) -> str:
     ]
     lines = [
         f"{name}: {trials}, about {time_}, {hours} (guesses, good to a factor of five)",
-        f"Environment: {environment}. Engine: {engine_of_space(as_seen(spec, plan.cluster.speeds))}."
+        f"Environment: {environment}. Engine: {engine_of_space(spec)}."
         + (f" Stages: {', '.join(stages)}." if stages else ""),
         f"Cluster: {', '.join(nodes)}",
         table(["cell", *headings] if cells else headings, rows, words=("cell", "execution", "timing will say")),

@@ -8,7 +8,7 @@ from study.designs.search import Search
 from study.designs.throughput import Throughput
 from study.machine.host import this_node
 from study.machine.shape import ClusterShape
-from study.planning import Plan, largest_of
+from study.planning import Plan, execution_of, num_cpus
 from study.records.records import StageDecided
 from study.space.spec import StudySpec
 
@@ -27,6 +27,7 @@ def make_plan(spec: StudySpec, cluster: ClusterShape, decisions: Sequence[StageD
 
 
 def private_shape(spec: StudySpec) -> ClusterShape:
-    """Return the shape of the private Ray that a study gets on this machine."""
-    here = ClusterShape(nodes=(this_node(),))
-    return ClusterShape(nodes=(this_node(largest_of(design_of(spec).kinds(spec), here)),))
+    """Return the shape of the private Ray that a study gets on this machine: a trial of each kind can run on it."""
+    here, kinds = ClusterShape(nodes=(this_node(),)), design_of(spec).kinds(spec)
+    ways = ((each.spec, each.num_env_runners, execution_of(each.spec, each.num_env_runners, here)) for each in kinds)
+    return ClusterShape(nodes=(this_node(max(num_cpus(*way) for way in ways)),))

@@ -34,7 +34,6 @@ from study.records.records import (
     TrialEnded,
     TrialStarted,
 )
-from study.space.parameters import SCALE
 from study.space.spec import StudySpec
 from study.text import count, mask_credentials
 
@@ -169,16 +168,10 @@ class Conductor:
                 rate = row.env_steps_per_s(record)
                 record = structs.replace(record, metrics={**record.metrics, "env_steps_per_s": rate})
             elif isinstance(record, TrialBuilt):
-                label = label_at_start(
-                    self.plan.needs(self.queue.requests[trial]).spec,
-                    self.plan.cluster,
-                    num_env_runners=int(row.setting[SCALE]),
-                    execution=row.execution,
-                    processes_per_node=record.processes_per_node,
-                )
-                record = structs.replace(
-                    record, timing=label.timing, timing_reason=label.reason, provisional=label.provisional
-                )
+                spec, nodes = self.plan.needs(self.queue.requests[trial]).spec, record.processes_per_node
+                label = label_at_start(spec, self.plan.cluster, row.num_env_runners, row.execution, nodes)
+                said = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
+                record = structs.replace(record, **said)
             self._append(record)
         row.progress = progress
 

@@ -196,8 +196,8 @@ def take_up(spec: StudySpec, folder: StudyFolder) -> tuple[StudySpec, Ledger]:
 
 def nothing_left(spec: StudySpec, ledger: Ledger) -> bool:
     """Return whether a study is complete, and asks for no further trial: then no Ray needs to start."""
-    planned = design_of(spec).requests(spec, ledger.decisions) if ledger.complete else ()
-    return ledger.complete and all(each.trial in ledger.rows and ledger.rows[each.trial].ended for each in planned)
+    ended = {trial for trial, row in ledger.rows.items() if row.ended}
+    return ledger.complete and {each.trial for each in design_of(spec).requests(spec, ledger.decisions)} <= ended
 
 
 def continuing(spec: StudySpec, ledger: Ledger) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from study.adopted.loading import adopted_by
+from study.adopted.loading import Brought, adopted_by
 from study.designs.registry import design_of, make_plan, private_shape
 from study.driver import opening
 from study.driver.conductor import Conductor
@@ -32,7 +32,7 @@ from study.space.rules import tables
 from study.space.sections import MOST_STUDIES
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import in_own_processes, probe_study, sharing_of, speeds_of
+from study.trial.engine.envs.probing import Sharing, in_own_processes, probe_study, sharing_of, speeds_of
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -85,27 +85,14 @@ class _Session:
         self.options, self.display = options, display
         self.folder = StudyFolder(options.out / options.name)
         self.is_new = not opening.is_resumed(self.folder, options)
-        known = None if self.is_new else self.folder.identity()
-        if known is not None:
-            spec = known.settle(spec)
+        if not self.is_new:
+            spec = self.folder.identity().settle(spec)
         elif spec.holdup is not None:
             spec = spec.with_seed(spec.holdup.seed or 1 + secrets.randbelow(MOST_STUDIES))
-        self.adopted = adopted_by(spec)
-        if self.adopted is None:
+        if spec.script is None:
             display.note(f"Trying the environment {spec.environment.id} …")
-            probe_study(spec, options.space)
-            spec = with_lasting_process(spec, source=options.space, note=display.note) if self.is_new else spec
-            self.modules, self.variables = own_modules(spec.environment), dict[str, str]()
-            self.speeds, obstacle = speeds_of(spec.environment), jax_obstacle() or ""
-        elif self.adopted.facts != spec.script:
-            rule, fix = "the script must stay as it was when the space was read", "Start again."
-            raise SpaceError.of(self.adopted.facts.source.file, where="config", rule=rule, fix=fix)
-        else:  # its environment was made when it was read
-            self.modules, self.variables = self.adopted.modules, {**self.adopted.variables}
-            self.speeds, obstacle = self.adopted.speeds, self.adopted.jax_obstacle
-        self.spec = spec = with_lasting_learner(
-            spec, is_new=self.is_new, jax_obstacle=obstacle, source=options.space, note=display.note
-        )
+        spec, self.brought = tried(spec, source=options.space, is_new=self.is_new, note=display.note)
+        self.spec = spec
         self.identity = (
             opening.new_identity(spec, options) if self.is_new else opening.resumed_identity(self.folder, spec, options)
         )
@@ -117,7 +104,7 @@ class _Session:
         if self.address is None:
             make_plan(self.spec, private_shape(self.spec))
         else:
-            runtime_env(self.modules, self.variables)
+            runtime_env(self.brought.modules, self.brought.variables)
         if self.is_new:
             self.folder.prepare()
         lock = held(self.folder.path, take_over=self.options.take_over)
@@ -173,7 +160,7 @@ class _Session:
             folder=self.folder,
             log=log,
             ledger=ledger,
-            provenance=opening.provenance({module.name: module.digest for module in self.modules}),
+            provenance=opening.provenance({module.name: module.digest for module in self.brought.modules}),
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,
@@ -220,27 +207,25 @@ class _Session:
         with contextlib.ExitStack() as stack:
             if self.address is None:
                 num_cpus = private_shape(self.spec).num_cpus
-                if self.adopted is not None:  # Ray's processes inherit it
-                    stack.enter_context(environment(self.adopted.environment))
+                stack.enter_context(environment(self.brought.environment))  # Ray's processes inherit it
                 self.display.note(f"Starting a private Ray with {count(num_cpus, 'CPU')} …")
                 shape = stack.enter_context(private_ray(num_cpus=num_cpus, verbose=verbose))
             else:
                 self.display.note(f"Joining the Ray at {self.address} …")
-                brought = runtime_env(self.modules, self.variables)
+                brought = runtime_env(self.brought.modules, self.brought.variables)
                 shape = stack.enter_context(joined_ray(self.address, runtime_env=brought, verbose=verbose))
-            yield replace(shape, speeds=self.speeds)
+            yield replace(shape, speeds=self.brought.speeds)
 
     def _tune(self, conductor: Conductor) -> None:
         """Run the conductor's trials under Ray Tune, until they are over or Tune dies: the caller starts Ray anew."""
         from study.driver.searcher import tuner
 
-        script = None if self.adopted is None else self.adopted.pickled
         on = {"on_setup": self.signals.install, "on_change": self.display.update}
         while not conductor.exhausted:
             reuse, died = conductor.queue.begin_part(), ""
             with own_folder("rt") as storage:  # what Tune writes; nothing is read back
                 try:
-                    tuner(conductor, storage, reuse=reuse, script=script, **on).fit()
+                    tuner(conductor, storage, reuse=reuse, script=self.brought.pickled, **on).fit()
                 except Exception as error:  # noqa: BLE001 (whatever Tune dies of, the records are whole and go on)
                     died = f"Ray Tune died: {next(iter(str(error).splitlines()), type(error).__name__)[:300]}."
                     self.display.note(died)
@@ -257,54 +242,67 @@ def _forget_unstarted(folder: StudyFolder, error: BaseException | None) -> bool:
     return False
 
 
-# --- what `auto` stands for, settled before the first trial; all sessions and nodes of the study keep it --------------
+# --- what is tried, and what `auto` then stands for -------------------------------------------------------------------
 
 
-def with_lasting_process(spec: StudySpec, *, source: str, note: Callable[[str], None]) -> StudySpec:
-    """Return the spec of a new study with what `environment.process: auto` stands for; its environment is tried.
+def tried(
+    spec: StudySpec, *, source: str, is_new: bool = True, note: Callable[[str], None]
+) -> tuple[StudySpec, Brought]:
+    """Try the environment or the script of a study; return its spec, and what its trials need of this machine.
 
-    `note` is called with a line where no two environments may share a process, or where that is not known.
+    Of a new study what the space, the `source`, leaves open is settled, so that all sessions and nodes keep it. `note`
+    is called with each line that a person should know.
 
     Raises:
-        SpaceError: None may share a process, and the study would let several do so.
+        SpaceError: The environment fails, or this machine cannot run the study.
+        RecordError: The script is another one by now.
+    """
+    sharing: Sharing = "harmless"
+    brought: Brought | None = adopted_by(spec)  # the environment of a script was made when it was read
+    if brought is None:
+        probe_study(spec, source)
+        if is_new and spec.environment.process == "auto":
+            sharing = sharing_of(spec.environment)
+        modules, speeds = own_modules(spec.environment), speeds_of(spec.environment)
+        brought = Brought(modules=modules, speeds=speeds, jax_obstacle=jax_obstacle() or "")
+    if is_new:
+        shape = () if brought.speeds is None else brought.speeds.observation_shape
+        obstacle = brought.jax_obstacle or ("observations are images" if len(shape) == 3 else "")
+        spec = settled(spec, sharing=sharing, fused_obstacle=obstacle, source=source, note=note)
+    if spec.learner == "fused" and find_spec("jax") is None:
+        rule, got = "this study learns with `fused`, which needs JAX", "none here"
+        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
+        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
+    return spec, brought
+
+
+def settled(
+    spec: StudySpec, *, sharing: Sharing, fused_obstacle: str, source: str, note: Callable[[str], None]
+) -> StudySpec:
+    """Return the spec with the processes and the learner that `auto` stands for.
+
+    `sharing` is what its environments do to one another in one process; `fused_obstacle` says why the fused learner
+    cannot serve here, whatever the space says.
+
+    Raises:
+        SpaceError: No two environments may share a process, or nothing but JAX can learn, and the space needs it.
     """
     name = f"'{spec.environment.id}'"
-    sharing = sharing_of(spec.environment) if spec.environment.process == "auto" else "harmless"
     if sharing == "unknown":
         note(
             f"{name} does not play the same episode twice with the same seed, so that nobody can see whether several "
             "in one process disturb each other. If it keeps state in its process, set environment.process=own."
         )
-    if sharing != "wrong":
+    if sharing == "wrong":
+        spec = in_own_processes(spec)
+        if faults := [*tables(spec)]:
+            raise SpaceError(source, faults)
+        note(f"{name} plays another episode where a second one is in its process, so that no two share one.")
+    if spec.learner != "auto" or spec.fused_obstacle:
         return spec
-    own = in_own_processes(spec)
-    if faults := [*tables(own)]:
-        raise SpaceError(source, faults)
-    note(f"{name} plays another episode where a second one is in its process, so that no two share one.")
-    return own
-
-
-def with_lasting_learner(
-    spec: StudySpec, *, is_new: bool, jax_obstacle: str, source: str, note: Callable[[str], None]
-) -> StudySpec:
-    """Return the spec with the learner that `auto` stands for; of a resumed study it is settled already.
-
-    `jax_obstacle` says why JAX cannot be used here, beside the environment; `note` is called with a line where RLlib's
-    own learner stands in for the fused one.
-
-    Raises:
-        SpaceError: The study learns with JAX, which is not installed here.
-    """
-    learner = spec.learner
-    if is_new and learner == "auto" and not spec.fused_obstacle:
-        learner = "rllib" if jax_obstacle else "fused"
-        if jax_obstacle and spec.algorithm == "A2C":
-            rule = f"`A2C` needs the fused learner, and {jax_obstacle}"
-            raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
-        if jax_obstacle:
-            note(f"Slower: RLlib's own learner instead of the fused one: {jax_obstacle}.")
-    if learner == "fused" and find_spec("jax") is None:
-        rule, got = "this study learns with `fused`, which needs JAX", "none here"
-        fix = "Run pip install jax, or start a new study with --name and --set learner=rllib."
-        raise SpaceError.of(source, where="learner", rule=rule, got=got, fix=fix)
-    return spec.having(learner=learner)
+    if fused_obstacle and spec.algorithm == "A2C":
+        rule = f"`A2C` needs the fused learner, and {fused_obstacle}"
+        raise SpaceError.of(source, where="algorithm", rule=rule, fix="Remove it.")
+    if fused_obstacle:
+        note(f"Slower: RLlib's own learner instead of the fused one: {fused_obstacle}.")
+    return spec.having(learner="rllib" if fused_obstacle else "fused")

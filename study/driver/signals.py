@@ -8,13 +8,13 @@ import contextlib
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection
 from types import FrameType
 from typing import NoReturn
 
+from study.console import say
 from study.driver.conductor import Conductor
 from study.errors import ExitCode
 from study.machine.host import children_of
@@ -130,7 +130,8 @@ class StopSignals:
             self._conductor.end_early("stopped", f"received {received.name}")
         else:
             what = "the study has ended and is being written" if self._closed else "ending before the first trial"
-            _say(f"Received {received.name}; {what}. Again to end at once.")
+            with contextlib.suppress(OSError, ValueError):  # nobody listens any more
+                say(f"Received {received.name}; {what}. Again to end at once.", error=True)
         self._arm(ANSWER_S, lambda: self._leave("The session did not end in time."))
         self._arm(GIVE_UP_S, self._give_up)
 
@@ -154,15 +155,9 @@ class StopSignals:
     def _leave(self, why: str) -> None:
         """End this process and all that it started, whatever its main thread does."""
         try:
-            _say(f"{why}\nNothing recorded is lost: run the same command with --resume-or-start.")
+            say(f"{why}\nNothing recorded is lost: run the same command with --resume-or-start.", error=True)
         finally:
             leave(ExitCode.STOPPED, spared=self._spared)
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody listens any more
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
 
 
 def leave(code: ExitCode, *, spared: Collection[int] = ()) -> NoReturn:

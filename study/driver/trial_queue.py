@@ -1,64 +1,25 @@
-"""The trials that a session has still to run: first come first served, with backfill that hardly delays the first.
+"""The trials that a session has still to run: first come first served, and later ones fill gaps for a while.
 
 Ray gives CPUs to whoever fits, so among small trials one that needs 47 of 48 CPUs waits for ever; strict order, on the
-other hand, leaves the cluster idle while the large one waits. Backfill as in batch schedulers (EASY) does neither: the
-first trial in the queue gets a reservation at the moment when enough CPUs will be free, and a later one may overtake
-only if it fits beside the first, or ends at most a little (`SLACK`) after that moment. Without slack trials of one
-kind, which last about as long and begin seconds apart, would leave most of the cluster idle for a whole trial.
-Sources: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; for the slack Talby and Feitelson, "Supporting
-priorities and improving utilization of the IBM SP scheduler using slack-based backfilling", IPPS 1999.
+other hand, leaves the cluster idle while the large one waits. So later trials overtake the first one that has no room,
+but only for a share (`PATIENCE`) of the time that it takes itself; then nobody starts before it.
 """
 
-import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 
 from study.planning import Plan
 from study.records.ledger import TrialRow
 from study.records.records import TrialRequest
 
-SLACK = 0.5
-"""The share of its own duration by which a trial that overtakes may end after the reservation of the first."""
+PATIENCE = 0.5
+"""The share of its own duration for which the first trial lets others overtake it."""
 REMEMBERED = 100
 """Trials of a kind whose durations count: the last ones, so that the cost of asking does not grow with a study."""
 LOOKAHEAD = 64
-"""Trials of the queue that backfill looks at."""
-RELIABLE_PROGRESS = 0.05
-"""From this share of its budget on, a trial's own pace predicts its end."""
-Span = tuple[int, float]
-"""CPUs, and seconds: how long a waiting trial should take, or when one that runs should end."""
-
-
-def admit(
-    queue: Sequence[Span], running: Sequence[Span], *, capacity: int, now: float, promised: float = math.inf
-) -> tuple[int | None, float]:
-    """Return the index in `queue` of the trial to start now, None when all have to wait; and the first one's start.
-
-    A trial larger than `capacity` (more processes than cores) runs alone.
-
-    Args:
-        queue: CPUs and expected duration of each waiting trial, in the order of the plan, at least one.
-        running: CPUs and expected end of each that runs, on the clock of `now`; a late one is expected to end now.
-        capacity: CPUs that trials may occupy side by side.
-        now: Seconds.
-        promised: The earliest start that earlier calls have returned for the first trial, which later ends of others
-            do not put off.
-    """
-    first_cpus, free = queue[0][0], capacity - sum(cpus for cpus, _ in running)
-    if not running or first_cpus <= free:
-        return 0, min(now, promised)
-    start, free_then = now, free
-    for cpus, end in sorted(running, key=lambda each: each[1]):
-        start, free_then = max(end, now), free_then + cpus
-        if free_then >= first_cpus:
-            break
-    start, beside = min(start, promised), free_then - first_cpus
-    for index, (cpus, duration) in enumerate(queue[1:], start=1):
-        if cpus <= free and (now + (1 - SLACK) * duration <= start or cpus <= beside):
-            return index, start
-    return None, start
+"""Trials of the queue that may overtake the first."""
 
 
 class TrialQueue:
@@ -73,7 +34,7 @@ class TrialQueue:
     def __init__(self, plan: Plan, rows: Mapping[int, TrialRow], *, deadline: float | None) -> None:
         """Queue what has not ended yet: `rows` are the states of the trials, as they change."""
         self.deadline = deadline
-        self._plan, self._rows = plan, rows
+        self._plan = plan
         self.requests = {request.trial: request for request in plan.requests}
         self.waiting = [each for each in plan.requests if each.trial not in rows or not rows[each.trial].ended]
         self.running: dict[int, float] = {}
@@ -82,8 +43,8 @@ class TrialQueue:
         for row in rows.values():
             self.note_end(row)
         self._kept_for = plan.processes_kept_for(self.waiting[0]) if self.waiting else None
-        self._promised: tuple[int, float] = (-1, math.inf)
-        """The first trial in the queue, and the earliest start that was reckoned for it."""
+        self._overtaken: tuple[int, float] = (-1, 0.0)
+        """The first trial in the queue, and since when it has had no room."""
 
     def replace(self, requests: Iterable[TrialRequest]) -> None:
         """Wait for these from now on, the trials of a stage that has just been decided on."""
@@ -108,25 +69,24 @@ class TrialQueue:
         return self._kept_for is not None
 
     def next(self) -> TrialRequest | None:
-        """Return the trial to start now; None when all have to wait."""
-        cluster, running = self._plan.cluster, [self.requests[trial] for trial in self.running]
-        if running and sum(map(self._cpus_held, running)) >= cluster.capacity:
+        """Return the trial to start now; None when all have to wait. One larger than the cluster runs alone."""
+        running = [self.requests[trial] for trial in self.running]
+        free = self._plan.cluster.capacity - sum(map(self._cpus_held, running))
+        if running and free <= 0:
             return None  # Tune asks so often that a closer look would cost it
         if not (startable := self.startable()):
             return None
         first, now = startable[0], time.monotonic()
         # Every trial needs as many GPUs, so that CPUs decide on the order; shares of a GPU are no binary fractions.
-        if self._plan.needs(first).total.num_gpus * (len(running) + 1) > cluster.num_gpus + 1e-9:
+        if self._plan.needs(first).total.num_gpus * (len(running) + 1) > self._plan.cluster.num_gpus + 1e-9:
             return None
-        index, start = admit(
-            [(self._cpus_held(each), self._expected_s(each)) for each in startable],
-            [(self._cpus_held(each), self._end_of(each)) for each in running],
-            capacity=cluster.capacity,
-            now=now,
-            promised=self._promised[1] if self._promised[0] == first.trial else math.inf,
-        )
-        self._promised = first.trial, start
-        return None if index is None else startable[index]
+        if not running or self._cpus_held(first) <= free:
+            return first
+        if self._overtaken[0] != first.trial:
+            self._overtaken = first.trial, now
+        if now - self._overtaken[1] > PATIENCE * self._expected_s(first):
+            return None
+        return next((each for each in startable if self._cpus_held(each) <= free), None)
 
     def begin(self, request: TrialRequest) -> None:
         """Count a waiting trial among those that run."""
@@ -164,9 +124,3 @@ class TrialQueue:
         """Return the seconds that a trial should take: the median of the last finished ones like it, else a guess."""
         durations = self._durations.get(self._kind(request))
         return statistics.median(durations) if durations else self._plan.needs(request).seconds
-
-    def _end_of(self, request: TrialRequest) -> float:
-        progress, start = self._rows[request.trial].progress, self.running[request.trial]
-        if progress >= RELIABLE_PROGRESS:
-            return start + (time.monotonic() - start) / progress
-        return start + self._expected_s(request)

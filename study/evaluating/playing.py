@@ -15,7 +15,6 @@ import numpy as np
 from study.adopted.loading import adopted_by, with_script
 from study.designs.registry import design_of
 from study.errors import RecordError, wrong_option
-from study.options import say_that_it_runs
 from study.records.files import check_own, check_plain
 from study.records.folder import StudyFolder
 from study.records.ledger import Ledger, TrialRow, ledger_of, merit, result_of
@@ -92,10 +91,8 @@ def random_policy(path: Path) -> ChosenPolicy:
     if study.exists():
         identity = study.identity()
         return ChosenPolicy(title=f"{identity.name}: random policy", spec=identity.parse(), study=study)
-    source = read_space(find_space(path, place="SPACE"))
-    if isinstance(script := source.content.get("config"), str):
-        say_that_it_runs(script)
-    spec = parse_space(with_script(source), scored=False)  # a space whose floor is measured needs none yet
+    # A space whose floor is measured needs none yet.
+    spec = parse_space(with_script(read_space(find_space(path, place="SPACE"))), scored=False)
     return ChosenPolicy(title=f"{path}: random policy", spec=spec)
 
 
@@ -213,16 +210,7 @@ def _trained_in(policy: ChosenPolicy, spec: StudySpec) -> tuple[Any, StudySpec]:
     from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
     from study.trial.experiment import configuration_of
 
-    if spec.config is not None:
-        say_that_it_runs(spec.config)
-        adopted = adopted_by(policy.spec)
-        assert adopted is not None and policy.spec.script is not None
-        if adopted.facts != policy.spec.script:
-            before, where = dict(policy.spec.script), adopted.facts.source.file
-            got = f"other {', '.join(name for name, value in adopted.facts if value != before[name])}"
-            rule = "must be the script that the study was started with"
-            fix = f"Restore {where}, and the modules, files and versions that it reads."
-            raise RecordError(where=where, rule=rule, got=got, fix=fix)
+    if (adopted := adopted_by(policy.spec)) is not None:
         adopted.enter()
         return configuration_of(spec, script=adopted.pickled), spec
     if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":

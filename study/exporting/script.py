@@ -26,12 +26,9 @@ from study.text import count, spans
 
 WIDTH = 110
 """Columns of what is written."""
-_KEPT = ("environment", "algorithm", "model", "runner", "learner", "budget", "evaluation")
-"""Sections of a space that a setting needs beside its numbers."""
-_OF_A_SCRIPT = {"environment", "algorithm", "model"}
-"""Those of them that a person's own script has."""
-_SCORES = ("floor", "reference", "target")
-_ENVIRONMENT = ("id", "kwargs", *_SCORES, "max_episode_steps", "backend", "step_wait_ms")
+_OF_A_STUDY = {"kind", "execution", "holdup", "throughput", "script"}
+"""What a space says that belongs to no single setting."""
+_ENVIRONMENT = ("id", "kwargs", "floor", "reference", "target", "max_episode_steps", "backend", "step_wait_ms")
 """Keys of `environment` that a plain script can do, or that training does not need."""
 
 
@@ -117,28 +114,17 @@ def trial_as_space(trial: ExportedTrial, seeds: Sequence[int] = ()) -> str:
     if not spec.learns:
         rule, got = "a space of one trial must learn", "a throughput study"
         raise AnalysisError(where="--format yaml", rule=rule, got=got, fix="Use `export --format python`.")
-    limited = spec.having(budget={"iterations": row.iterations})
-    description = f"Trial {row.trial} of the study {trial.name}"
-    return space_file(limited, trial.setting, header=trial.header, description=description, seeds=seeds or [row.seed])
+    said = spec.having(budget={"iterations": row.iterations}).differing()
+    if spec.script is not None:  # the script has it
+        del said["environment"]["id"]
+        said.pop("algorithm", None)
+    content = {name: value for name, value in said.items() if name not in _OF_A_STUDY}
+    content |= {"description": f"Trial {row.trial} of the study {trial.name}", "parameters": dict(trial.setting)}
+    content["search"] = {"sampler": "grid", "seeds": list(seeds or [row.seed])}
+    return written(content, header=comment(trial.header))
 
 
 # --- a setting -------------------------------------------------------------------------------------------------------
-
-
-def space_file(
-    spec: StudySpec, setting: Mapping[str, Value], *, header: Iterable[str], description: str, seeds: Sequence[int]
-) -> str:
-    """Return a space file that trains a setting, the scale included, once for each seed; `header`: its comments."""
-    content = spec.to_json()
-    kept = {name: content[name] for name in _KEPT if content[name] is not None}
-    if spec.config is not None:
-        scores = {name: kept["environment"][name] for name in _SCORES if kept["environment"].get(name) is not None}
-        own = {name: content[name] for name in ("config", "config_args") if content[name]}
-        rest = {name: value for name, value in kept.items() if name not in _OF_A_SCRIPT}
-        kept = {**own, **({"environment": scores} if scores else {}), **rest}
-    search = {"sampler": "grid", "seeds": list(seeds)}
-    last = {"parameters": dict(setting), "search": search, "resources": content["resources"]}
-    return written({"description": description, **kept, **last}, header=comment(header))
 
 
 def comment(lines: Iterable[str]) -> str:

@@ -1,12 +1,15 @@
 """Each parameter is set in RLlib's own configuration and read back by its entry, and by nothing else."""
 
+import contextlib
 from typing import Any
 
 import pytest
 from ray.rllib.algorithms.appo import APPOConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.models.utils import get_filter_config
 
+from study.planning import DEFAULT_FILTERS
 from study.space.parameters import ALGORITHMS, PARAMETERS, SCALE, Value
 
 CONFIGS: dict[str, Any] = {"PPO": PPOConfig, "APPO": APPOConfig, "IMPALA": IMPALAConfig}
@@ -41,3 +44,12 @@ def test_rllib_s_defaults_are_those_of_the_entries() -> None:
         config = CONFIGS[algorithm]()
         for name, value in ALGORITHMS[algorithm].defaults.items():
             assert PARAMETERS[name].value_in(config) == value or (algorithm, name) == ("APPO", "kl_coeff"), name
+
+
+def test_rllib_s_own_convolutions_are_those_of_the_plan() -> None:
+    found = {}
+    for size in range(1, 200):
+        with contextlib.suppress(ValueError):
+            layers = get_filter_config((size, size, 3))
+            found[size] = tuple((filters, *{*kernel}, stride) for filters, kernel, stride in layers)
+    assert found == DEFAULT_FILTERS

@@ -15,6 +15,8 @@ CASES = (
     ((4, 3), (2, 3, 2)),
     ((4, 5, 1), (1, 2, 2, 2, 3)),
     ((4, 4), (3, 2, 2, 1)),
+    ((3, 1), (2, 2, 1)),
+    ((4, 1), (3, 1, 1)),
 )
 """CPUs of the nodes, CPUs of the processes."""
 ASK_RAY = textwrap.dedent("""

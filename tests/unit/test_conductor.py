@@ -1,5 +1,6 @@
 """The course of a study, driven without Ray: a model of it with kills and resumes in any order; examples by value."""
 
+import dataclasses
 import heapq
 import math
 import shutil
@@ -14,10 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from study.designs.registry import make_plan
 from study.driver.conductor import MEMORY_PAUSE_S, MOST_SETBACKS, TAKEN_BACK, Fault
-from study.driver.trial_queue import SLACK, admit
+from study.driver.trial_queue import PATIENCE, TrialQueue
+from study.planning import Process
 from study.records.records import TrialEnded
-from tests.driven import Session, assert_whole, essence, records, rows
+from tests.driven import Session, essence, records, rows
 from tests.holdup import Invented, holdup_spec, luck
 from tests.spaces import cluster, spec, throughput_spec
 
@@ -211,7 +214,7 @@ TestStudy.settings = settings(
 def test_a_longer_search_begins_with_the_shorter_one(tmp_path):
     for number in (6, 8):
         assert Session(tmp_path, spec(execution="real", search__num_trials=number)).run().reason == "complete"
-        assert_whole(tmp_path, number)
+        assert essence(tmp_path)[2] == dict.fromkeys(range(number), 1)  # each has ended once
 
 
 # --- what a row says --------------------------------------------------------------------------------------------------
@@ -235,25 +238,22 @@ def test_the_rate_leaves_out_the_first_iteration_and_the_final_return_all_but_th
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_label_of_environments_that_wait_is_settled_at_the_end_or_by_a_resume(tmp_path, killed):
-    space = spec(environment__step_wait_ms=5)
+    space = spec(environment__step_wait_ms=5, parameters__num_env_runners=4)
     session = Session(tmp_path, space)
-    while (started := session.conductor.next_trial()).setting["num_env_runners"] != 4:
-        session.conductor.end(started.trial, "failed", "not this one")
-    trial = started.trial
+    trial = session.conductor.next_trial().trial
     for number, (seconds, pressure) in enumerate(((30.0, 1.0), (2.0, 0.10), (8.0, 0.02)), start=1):
         session.iterate(trial, number, iteration_time_s=seconds, cpu_pressure=pressure)
-    row = session.conductor.ledger.rows[trial]
+    row = session.rows[trial]
     assert (row.timing, row.provisional) == ("measured", True)
-    if killed:
-        session.log.close()
-        Session(tmp_path, space).log.close()
-    else:
+    if not killed:
         session.evaluate(trial, 250.0)
         session.conductor.finish(trial, None)
-        assert (row.timing, row.provisional) == ("measured", False)
-        session.log.close()
+    session.log.close()
+    if killed:
+        Session(tmp_path, space).log.close()
     again = rows(tmp_path)[trial]
     assert (again.status, again.timing) == ("interrupted" if killed else "finished", "measured")
+    assert (row.provisional, again.provisional) == (killed, False)
     assert "CPU pressure 3.6%" in again.timing_reason  # after the warm-up: (2 x 0.10 + 8 x 0.02) / 10
 
 
@@ -313,31 +313,28 @@ def fail(session, number, reason="step 3: ValueError (my_env.py, line 12, in ste
     return number
 
 
-@pytest.mark.parametrize(("num_scales", "most"), [(1, 4), (3, 4), (6, 6)])
-def test_a_study_whose_first_trials_fail_in_the_same_way_stops_and_says_where(tmp_path, num_scales, most):
+@pytest.mark.parametrize(
+    ("num_scales", "before", "most"),
+    [(1, "", 4), (3, "", 4), (6, "", 6), (3, "keep going", 12), (3, "one finished", 12), (3, "another reason", 12)],
+)
+def test_a_study_whose_first_trials_all_fail_in_the_same_way_stops_and_says_where(tmp_path, num_scales, before, most):
     scales = list(range(1, num_scales + 1))
     space = spec(search__num_trials=24, parameters__num_env_runners=scales, execution="emulated")
-    session = Session(tmp_path, space)
-    assert fail(session, 12) == most
-    closed = session.conductor.close()
-    assert (closed.reason, session.conductor.is_broken) == ("error", True)
-    assert "my_env.py, line 12" in closed.detail
-    assert "--keep-going" in closed.detail
-    session.log.close()
-    resumed = Session(tmp_path, space)  # with the environment mended: one that finishes proves it
-    resumed.finish(resumed.conductor.next_trial().trial)
-    assert fail(resumed, 9) == 9
-
-
-@pytest.mark.parametrize("why", ["keep going", "one finished", "another reason"])
-def test_a_study_goes_on_where_the_person_wants_or_trials_differ(tmp_path, why):
-    session = Session(tmp_path, spec(search__num_trials=24, execution="emulated"), keep_going=why == "keep going")
-    if why == "one finished":
+    session = Session(tmp_path, space, keep_going=before == "keep going")
+    if before == "one finished":
         session.finish(session.conductor.next_trial().trial)
-    if why == "another reason":
+    if before == "another reason":
         fail(session, 1, "the learner diverged")
-    assert fail(session, 12) == 12
-    assert not session.conductor.is_broken
+    assert fail(session, 12) == most
+    assert session.conductor.is_broken == (before == "")
+    if before == "":
+        closed = session.conductor.close()
+        assert closed.reason == "error"
+        assert "my_env.py, line 12" in closed.detail and "--keep-going" in closed.detail
+        session.log.close()
+        resumed = Session(tmp_path, space)  # with the environment mended: one that finishes proves it
+        resumed.finish(resumed.conductor.next_trial().trial)
+        assert fail(resumed, 9) == 9
 
 
 def test_where_memory_is_short_a_study_waits_and_after_a_while_stops(tmp_path, monkeypatch):
@@ -362,68 +359,46 @@ def test_where_memory_is_short_a_study_waits_and_after_a_while_stops(tmp_path, m
     assert (conductor.stop.reason, "--resume" in conductor.stop.detail) == ("error", True)
 
 
-# --- backfill: small trials fill gaps, and the large one neither waits for ever nor idles the cluster ----------------
+# --- small trials fill gaps, and the large one neither waits for ever nor idles the cluster --------------------------
 
 
-@pytest.mark.parametrize(
-    ("queue", "running", "capacity", "admitted"),
-    [
-        ([(4, 10), (2, 18.0)], (2, 9.0), 4, 1),  # half of 18 s after the first could start
-        ([(4, 10), (2, 18.1)], (2, 9.0), 4, None),
-        # At t=8 there are 6 CPUs, the first takes 4: a long trial of 2 does not delay it, one of 3 does.
-        ([(4, 10), (2, 99)], (3, 8.0), 6, 1),
-        ([(4, 10), (3, 99)], (3, 8.0), 6, None),
-    ],
-)
-def test_a_later_trial_overtakes_only_if_the_first_hardly_waits_for_it(queue, running, capacity, admitted):
-    assert admit(queue, [running], capacity=capacity, now=0)[0] == admitted
+def starts(trials, capacity):
+    """Return when each trial starts, of (runners, seconds) that are as planned, and the busy share of the CPUs."""
+    plan = make_plan(spec(execution="real", search__num_trials=len(trials) + 3), cluster(local=capacity))
+    (like, *_), (kind, *_) = plan.requests, plan.kinds
+    requests = [replace(like, trial=trial, num_env_runners=runners) for trial, (runners, _) in enumerate(trials)]
+    sizes = {each: Process(num_cpus=each[0] + 1, memory_mb=1) for each in trials}
+    kinds = [
+        dataclasses.replace(kind, num_env_runners=runners, seconds=seconds, processes=(size,))
+        for (runners, seconds), size in sizes.items()
+    ]
+    plan, now, ends, found = dataclasses.replace(plan, requests=requests, kinds=kinds), 0.0, [], {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)
+        queue = TrialQueue(plan, {}, deadline=None)
+        while queue.waiting or ends:
+            while (request := queue.next()) is not None:
+                queue.begin(request)
+                found[request.trial] = now
+                heapq.heappush(ends, (now + trials[request.trial][1], request.trial))
+            now, ended = heapq.heappop(ends)
+            del queue.running[ended]
+    return found, sum((runners + 1) * seconds for runners, seconds in trials) / (capacity * now)
 
 
-def simulate(jobs, capacity, backfill):
-    """Return the share of the CPUs that were busy, and the start of each job; durations are as estimated."""
-    queue, running, now, starts, used = list(range(len(jobs))), [], 0.0, {}, 0.0
-    promises = {}
-    while queue or running:
-        while queue:
-            waiting, held = [jobs[i] for i in queue], [(cpus, end) for end, cpus in running]
-            shown, promised = waiting[: None if backfill else 1], promises.get(queue[0], math.inf)
-            index, promises[queue[0]] = admit(shown, held, capacity=capacity, now=now, promised=promised)
-            if index is None:
-                break
-            job = queue.pop(index)
-            starts[job] = now
-            used += jobs[job][0] * jobs[job][1]
-            heapq.heappush(running, (now + jobs[job][1], jobs[job][0]))
-        now, _ = heapq.heappop(running)
-    return used / (capacity * now), starts
+SECONDS = {4: 10.0, 11: 3.0, 46: 4.0}
 
 
-JOBS = st.lists(st.tuples(st.integers(1, 12), st.floats(0.5, 20)), min_size=1, max_size=25)
-
-
-@given(JOBS)
-def test_backfill_delays_the_first_in_the_queue_by_no_more_than_the_slack(jobs):
-    """EASY's promise concerns the head at each moment; for the first job that has to wait it is checkable."""
-    jobs = [(min(cpus, 8), length) for cpus, length in jobs]
-    (_, strict), (_, easy) = (simulate(jobs, 8, backfill=each) for each in (False, True))
-    head = next((job for job in range(len(jobs)) if strict[job] > 0), None)
-    if head is not None:
-        assert easy[head] <= strict[head] + SLACK * max(length for _, length in jobs) + 1e-9
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(sorted(SECONDS)), min_size=1, max_size=25))
+def test_no_trial_waits_for_those_behind_it_but_for_a_share_of_its_own_time(runners):
+    found, _ = starts([(each, SECONDS[each]) for each in runners], 48)
+    for trial, each in enumerate(runners):
+        first_from = max((found[before] for before in range(trial)), default=0.0)
+        assert found[trial] <= first_from + PATIENCE * SECONDS[each] + max(SECONDS.values())
 
 
 def test_a_47_cpu_trial_among_small_ones_neither_starves_nor_idles_the_cluster():
-    jobs = [(5, 10.0)] * 12 + [(47, 10.0)] + [(5, 10.0)] * 40
-    share, starts = simulate(jobs, 48, backfill=True)
-    assert starts[12] <= 20.0
+    found, share = starts([(4, 10.0)] * 12 + [(46, 10.0)] + [(4, 10.0)] * 40, 48)
+    assert found[12] <= 20.0
     assert share > 0.85
-
-
-def test_ends_that_come_later_than_expected_let_nobody_overtake_for_longer() -> None:
-    """Ends are overestimated anew at every look: without its promise the first one would wait for ever."""
-    queue = [(46, 20.0), (4, 20.0)]
-    index, promised = admit(queue, [(44, 25.0)], capacity=48, now=0.0)
-    assert (index, promised) == (1, 25.0)
-    later = [(44, 60.0)]
-    assert admit(queue, later, capacity=48, now=20.0)[0] == 1
-    assert admit(queue, later, capacity=48, now=20.0, promised=promised)[0] is None
-    assert admit(queue, [], capacity=48, now=30.0, promised=promised)[0] == 0

@@ -1,5 +1,6 @@
 """The engine's name: one for each pair of parts, in every place that states how something scales, and in the guard."""
 
+import functools
 import os
 import shlex
 import subprocess
@@ -11,7 +12,7 @@ from analysis.fingerprint import differing
 from analysis.scaling.blocks import select
 from analysis.scaling.clock import scaling
 from study.driver.opening import RunOptions, new_identity
-from study.driver.run import with_lasting_learner
+from study.driver.run import settled, tried
 from study.engine import engine_of, engine_of_space, other_engine
 from study.errors import SpaceError
 from study.space.parameters import SCALE
@@ -66,52 +67,42 @@ def test_a_comparison_across_engines_is_refused_by_that_name(study):
     assert "run both scales with one engine" in refusal.reason
 
 
-@pytest.fixture
-def lasting(tmp_path):
-    """Return the function that gives a study its learner, and the lines that it notes."""
-
-    def settle(space, recorded=None, obstacle=""):
-        options = RunOptions(name="demo", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-        begun = None if recorded is None else new_identity(spec(), options)
-        if begun is not None:
-            begun.spec["learner"] = recorded
-        asked = space if begun is None else begun.settle(space)
-        options = {"is_new": begun is None, "jax_obstacle": obstacle, "source": "space", "note": noted.append}
-        return with_lasting_learner(asked, **options).learner
-
+@pytest.mark.parametrize(
+    ("changes", "obstacle", "learner", "lines"),
+    [
+        ({}, "", "fused", 0),
+        ({}, "JAX is in use", "rllib", 1),
+        ({"resources__num_learners": 2}, "JAX is in use", "auto", 0),
+        ({"learner": "rllib"}, "", "rllib", 0),
+        ({"learner": "fused"}, "observations are images", "fused", 0),  # its trials say whether they can
+    ],
+)
+def test_a_new_study_settles_its_learner(changes, obstacle, learner, lines):
     noted = []
-    return settle, noted
+    space = settled(spec(**changes), sharing="harmless", fused_obstacle=obstacle, source="space", note=noted.append)
+    assert (space.learner, len(noted)) == (learner, lines)
 
 
 @pytest.mark.parametrize(
-    ("changes", "recorded", "obstacle", "learner", "lines"),
-    [
-        ({}, None, "", "fused", 0),
-        ({}, None, "JAX is in use", "rllib", 1),
-        ({"resources__num_learners": 2}, None, "JAX is in use", "auto", 0),
-        ({}, "fused", "JAX is in use", "fused", 0),  # its trials say whether they can
-        ({}, "rllib", "", "rllib", 0),
-        ({"resources__num_learners": 2}, "auto", "", "auto", 0),
-        ({"learner": "rllib"}, None, "", "rllib", 0),
-    ],
+    ("changes", "recorded"), [({}, "fused"), ({}, "rllib"), ({"resources__num_learners": 2}, "auto")]
 )
-def test_a_study_keeps_the_learner_of_its_start(lasting, changes, recorded, obstacle, learner, lines):
-    settle, noted = lasting
-    assert (settle(spec(**changes), recorded, obstacle), len(noted)) == (learner, lines)
-
-
-def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax(lasting):
-    a2c = {"num_env_runners": [1, 2], "train_batch_size": 400}
-    with pytest.raises(SpaceError, match="needs the fused learner, and JAX is in use") as caught:
-        lasting[0](spec(algorithm="A2C", parameters=a2c), None, "JAX is in use")
-    assert [fault.where for fault in caught.value.faults] == ["algorithm"]
-
-
-@pytest.mark.parametrize(("asked", "recorded"), [("auto", "fused"), ("fused", None)])
-def test_a_study_of_the_fused_learner_does_not_go_on_without_jax(lasting, monkeypatch, asked, recorded):
+def test_a_resumed_study_keeps_the_learner_of_its_start_or_says_that_it_needs_jax(
+    tmp_path, monkeypatch, changes, recorded
+):
+    begun = new_identity(spec(), RunOptions(name="demo", tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
+    begun.spec["learner"] = recorded
+    again = functools.partial(tried, begun.settle(spec(**changes)), is_new=False, source="space", note=print)
+    assert again()[0].learner == recorded
     monkeypatch.setattr("study.driver.run.find_spec", lambda name: None)
-    with pytest.raises(SpaceError, match="learner: this study learns with `fused`, which needs JAX, got none here"):
-        lasting[0](spec(learner=asked), recorded, "JAX is not installed")
+    if recorded == "fused":
+        with pytest.raises(SpaceError, match="learner: this study learns with `fused`, which needs JAX, got none here"):
+            again()
+
+
+def test_what_only_the_fused_learner_can_do_is_not_begun_without_jax():
+    space = spec(algorithm="A2C", parameters={"num_env_runners": [1, 2], "train_batch_size": 400})
+    with pytest.raises(SpaceError, match="algorithm: `A2C` needs the fused learner, and JAX is in use"):
+        settled(space, sharing="harmless", fused_obstacle="JAX is in use", source="space", note=print)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from study.driver.run import with_lasting_process
+from study.driver.run import settled
 from study.errors import SpaceError, TrialError
 from study.machine.shipping import own_modules
 from study.space.sections import EnvironmentSpec
@@ -263,15 +263,20 @@ def test_what_sharing_a_process_does(name: str, sharing: str) -> None:
 def test_a_study_whose_environments_would_share_a_process_that_they_may_not_is_refused() -> None:
     noted: list[str] = []
     alone = {"environment__id": "tests.environments:OneWorld", "parameters__num_envs_per_env_runner": 1}
-    kept = with_lasting_process(spec(**alone), source="my.yaml", note=noted.append)
+
+    def settle(changes):
+        asked = spec(**changes)
+        options = {"fused_obstacle": "", "source": "my.yaml", "note": noted.append}
+        return settled(asked, sharing=sharing_of(asked.environment), **options)
+
+    kept = settle(alone)
     assert (kept.environment.process, len(noted)) == ("own", 1)
     assert "keeps state in its process" in kept.not_emulated
     several = {**alone, "parameters__num_envs_per_env_runner": 2}
     for changes, place in ((several, "num_envs_per_env_runner"), ({**alone, "execution": "emulated"}, "execution")):
         with pytest.raises(SpaceError, match=rf"my\.yaml: 1 problem\n  .*{place}: "):
-            with_lasting_process(spec(**changes), source="my.yaml", note=noted.append)
+            settle(changes)
         with pytest.raises(SpaceError, match=place):
             spec(**changes, environment__process="own")
-    plain = spec()
-    assert with_lasting_process(plain, source="my.yaml", note=noted.append).digest() == plain.digest()
+    assert settle({}).environment == spec().environment
     assert len(noted) == 1

@@ -24,15 +24,10 @@ from tests.values import replace
 # --- numbers ---------------------------------------------------------------------------------------------------
 
 
-def played(returns, **changes):
-    """Return an evaluation of a random policy as the command has it."""
-    space = spec(**changes)
-    subject = ChosenPolicy(title="my.yaml: random policy", spec=space)
-    return Evaluated(policy=subject, spec=space, returns=tuple(returns), num_cut=0)
-
-
 def test_a_random_policy_is_called_one_and_gives_the_floor_for_the_space_by_the_textbook():
-    evaluated = played([20.0, 21.0, 22.0, 25.0], environment__floor=10, environment__target=22)
+    space = spec(environment__floor=10, environment__target=22)
+    subject = ChosenPolicy(title="my.yaml: random policy", spec=space)
+    evaluated = Evaluated(policy=subject, spec=space, returns=(20.0, 21.0, 22.0, 25.0), num_cut=0)
     content = json.loads(json.dumps(evaluated.to_json(), allow_nan=False))
     assert (content["random"], content["deterministic"], content["checkpoint"]) == (True, False, None)
     assert (content["suggested_floor"], evaluated.num_solved, evaluated.solved.value) == (22, 2, 0.5)

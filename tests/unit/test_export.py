@@ -34,12 +34,6 @@ def arguments(script: str, method: str) -> dict[str, object]:
     return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
 
 
-def scripted(**changes: Any) -> str:
-    script = plain_script(plain_spec(**changes), SETTING, header=[], iterations=None)
-    compile(script, "export.py", "exec")
-    return script
-
-
 def test_a_script_holds_the_texts_of_a_space_and_its_header_as_texts() -> None:
     attack = 'x\'); import os; (\'"""\nimport os\rimport os\u2028import os'
     changes = {"environment__id": attack, "environment__kwargs": {attack: attack}}
@@ -56,7 +50,7 @@ def test_what_rllib_lacks_is_not_left_out_of_a_script() -> None:
         "the backend envpool": {"environment__backend": "envpool"},
     }.items():
         with pytest.raises(AnalysisError, match=rf"RLlib lacks {lacking}\. Fix: Use `export --format yaml`"):
-            scripted(**changes)
+            plain_script(plain_spec(**changes), SETTING, header=[], iterations=None)
 
 
 # --- any trial of any study -------------------------------------------------------------------------------------

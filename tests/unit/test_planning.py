@@ -126,43 +126,27 @@ def test_auto_is_real_where_every_process_has_a_core_or_does_not_need_one(change
 @pytest.mark.parametrize(
     ("scales", "cores", "real"), [([1, 2, 4], 2, []), ([1, 2, 4], 3, [1, 2]), ([1, 2, 4], 5, [1, 2, 4]), ([1], 2, [1])]
 )
-def test_one_scale_of_several_is_not_real_alone(scales, cores, real):
+def test_one_scale_of_several_is_not_real_alone_and_alike_trials_reuse_their_process(scales, cores, real):
     space = spec(parameters__num_env_runners=scales)
     for promised in (0, 9):  # whatever Ray hands out
         there = machine(cores, num_cpus=promised)
         assert [scale for scale in scales if execution_of(space, scale, there) == "real"] == real
-
-
-def placeable(cpus, nodes, *, spread=False, memory_mb=1):
-    wanted = [Process(num_cpus=number, memory_mb=memory_mb) for number in cpus]
-    return fits(wanted, [(number, 10, 0) for number in nodes], spread=spread)
+        assert make_plan(space, there).reuses_processes == (real == [])
 
 
 @pytest.mark.parametrize(
-    ("cpus", "nodes", "pack", "spread"),
-    [
-        ((1, 1, 1, 1), (2, 2), True, True),
-        ((1, 1, 1, 1), (0, 4), True, True),  # a head without CPUs
-        ((2, 2, 1), (3, 1), False, False),
-        ((1, 2, 2, 2, 3), (4, 5, 1), True, True),  # first fit, in the nodes' order, finds no place for the last one
-        # Both could be placed, and wait for ever: the process of three CPUs goes to the node of four.
-        ((2, 3, 2), (4, 3), False, False),
-        ((1, 3, 2, 2), (4, 3, 1), False, False),
-        ((3, 1, 1), (4, 1), True, True),
-        ((2, 3, 2, 3), (4, 6), True, False),  # spread: 3 and 3 on different nodes, which leaves 1 and 3
+    ("wanted", "nodes", "pack", "spread"),
+    [  # of CPUs alone `tests/integration/test_ray_placement.py` asks Ray
+        ([(1, 5), (1, 5)], [(2, 10, 0)], True, True),
+        ([(1, 6), (1, 6)], [(2, 10, 0)], False, False),
+        ([(1, 6), (1, 6)], [(2, 10, 0), (2, 10, 0)], True, True),
+        ([(1, 1), (1, 1, 1)], [(1, 10, 0), (1, 10, 1)], True, True),
+        ([(1, 1), (1, 1, 1)], [(1, 10, 1), (1, 10, 0)], True, True),
+        ([(2, 1), (3, 1), (2, 1), (3, 1)], [(4, 10, 0), (6, 10, 0)], True, False),  # spread: 3 and 3 leave 1 and 3
     ],
 )
-def test_a_trial_fits_where_ray_would_place_it(cpus, nodes, pack, spread):
-    assert placeable(cpus, nodes) == pack
-    assert placeable(cpus, nodes, spread=True) == spread
-
-
-def test_memory_and_gpus_take_part_in_it():
-    assert [placeable((1, 1), (2,), memory_mb=each) for each in (5, 6)] == [True, False]
-    assert placeable((1, 1), (2, 2), memory_mb=6)
-    learner, runner = Process(num_cpus=1, memory_mb=1, num_gpus=1), Process(num_cpus=1, memory_mb=1)
-    for rooms in ([(1, 0), (1, 1)], [(1, 1), (1, 0)]):
-        assert fits([runner, learner], [(cpus, 10, gpus) for cpus, gpus in rooms], spread=False)
+def test_a_trial_fits_where_ray_would_place_it(wanted, nodes, pack, spread):
+    assert [fits([Process(*each) for each in wanted], nodes, spread=way) for way in (False, True)] == [pack, spread]
 
 
 # --- what is refused, and what is planned -----------------------------------------------------------------------------
@@ -196,16 +180,6 @@ def test_a_trial_that_can_never_run_is_refused_with_the_ways_out(changes, nodes,
     make_plan(spec(**changes), cluster(**enough))
     if changes == REAL:
         make_plan(spec(), cluster(**nodes))
-
-
-def test_processes_are_reused_only_where_all_trials_are_alike_and_alone():
-    def reuses(cores=2, **changes):
-        return make_plan(spec(**changes), cluster(n0=(8, cores))).reuses_processes
-
-    assert reuses(execution="emulated")
-    assert not reuses(execution="real")
-    assert reuses(execution="auto")  # one scale of three would have room: all are emulated
-    assert not reuses(cores=3, execution="auto")  # one runner and two are real
 
 
 # --- how long it takes ------------------------------------------------------------------------------------------------
@@ -254,13 +228,10 @@ def test_guesses_follow_what_costs_time():
     own = Speeds(step_s=13e-6, episode_steps=0.0, observation_shape=(42, 42, 3))
     epochs = [seconds(execution="emulated", speeds=own, parameters__num_epochs=number) for number in (1, 2)]
     assert (epochs[1] - epochs[0]) / 1_000_000 == pytest.approx(24e-3, rel=0.3)
-    measured = Speeds(step_s=2e-3, episode_steps=100.0)
     played = {"evaluation__episodes": 10, "evaluation__num_evaluations": 5, "execution": "emulated"}
-    assert seconds(speeds=measured, **played) == pytest.approx(1_005_000 * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
-    unplayed = seconds(speeds=replace(measured, episode_steps=0.0), **played)
-    assert seconds(speeds=measured, **played) - unplayed == pytest.approx(10 * 5 * 100 * (2e-3 + 30e-6), rel=1e-3)
-    endless = seconds(speeds=replace(measured, episode_steps=None), **played)
-    assert endless - unplayed == pytest.approx(10 * 5 * 10_000 * (2e-3 + 30e-6), rel=1e-3)
+    for length, steps in ((0.0, 0), (100.0, 100), (None, 10_000)):  # an episode without an end is cut
+        found = seconds(speeds=Speeds(step_s=2e-3, episode_steps=length), **played)
+        assert found == pytest.approx((1_000_000 + 10 * 5 * steps) * (2e-3 + 30e-6) + 2 + 6, rel=0.01)
     assert seconds(budget__env_steps=None, budget__time_s=60.0) == pytest.approx(60 + 6, abs=3)
 
 
@@ -302,43 +273,35 @@ def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, sai
 # --- the label of a timing: at the start, and as the records settle it at the end ------------------------------------
 
 
-SMALL = cluster(local=(47, 2))
+SMALL, MIXED = cluster(local=(47, 2)), cluster(a=8, b=(8, 2))
 MEASURED = Label(timing="measured", reason="2 CPUs reserved of 2 cores")
 PROVISIONAL = Label(timing="measured", reason="environments wait 2.5 ms a step", provisional=True)
 
 
-def oversubscribed(reason):
-    return Label(timing="oversubscribed", reason=reason)
+def words(label):
+    return f"{label.timing}: {label.reason}"
 
 
 @pytest.mark.parametrize(
-    ("there", "scale", "nodes", "label"),
+    ("there", "scale", "nodes", "said"),
     [
-        (SMALL, 1, None, MEASURED),
-        (SMALL, 1, {"127.0.0.1": 2}, MEASURED),  # a private Ray names its one node otherwise
-        (SMALL, 2, None, oversubscribed("3 CPUs reserved, 2 cores")),
+        (SMALL, 1, None, words(MEASURED)),
+        (SMALL, 1, {"127.0.0.1": 2}, words(MEASURED)),  # a private Ray names its one node otherwise
+        (SMALL, 2, None, "oversubscribed: 3 CPUs reserved, 2 cores"),
         # Of several nodes one hands out more than it has; nobody knows beforehand where Ray will place a trial.
-        (cluster(a=8, b=(8, 2)), 1, {"a": 2}, replace(MEASURED, reason="2 CPUs reserved of 10 cores")),
-        (cluster(a=8, b=(8, 2)), 1, None, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
-        (cluster(a=8, b=(8, 2)), 1, {"a": 1, "b": 1}, oversubscribed("b: Ray hands out 8 CPUs, 2 cores")),
+        (MIXED, 1, {"a": 2}, "measured: 2 CPUs reserved of 10 cores"),
+        (MIXED, 1, None, "oversubscribed: b: Ray hands out 8 CPUs, 2 cores"),
+        (MIXED, 1, {"a": 1, "b": 1}, "oversubscribed: b: Ray hands out 8 CPUs, 2 cores"),
         # A host may register with Ray after the driver has read the cluster's shape, with hyper-threads as CPUs.
-        (
-            cluster(a=8),
-            1,
-            {"a": 1, "c": 1},
-            oversubscribed("c joined after the study began: its cores are not known"),
-        ),
-        (cluster(a=8), 1, {"a": 2, "c": 0}, replace(MEASURED, reason="2 CPUs reserved of 8 cores")),
+        (cluster(a=8), 1, {"a": 1, "c": 1}, "oversubscribed: c joined after the study began: its cores are not known"),
+        (cluster(a=8), 1, {"a": 2, "c": 0}, "measured: 2 CPUs reserved of 8 cores"),
     ],
 )
-def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(there, scale, nodes, label):
-    def start(**changes):
-        return label_at_start(spec(**changes), there, num_env_runners=scale, execution="real", processes_per_node=nodes)
-
-    assert start() == label
-    waiting = start(environment__step_wait_ms=2.5)
-    assert (waiting.timing, waiting.provisional) == ("measured", True) or waiting == label
-    emulated = label_at_start(spec(), there, num_env_runners=46, execution="emulated", processes_per_node=None)
+def test_every_process_has_a_core_of_its_own_or_the_times_are_not_measured(there, scale, nodes, said):
+    assert words(label_at_start(spec(), there, scale, "real", nodes)) == said
+    waiting = label_at_start(spec(environment__step_wait_ms=2.5), there, scale, "real", nodes)
+    assert (waiting.timing, waiting.provisional) == ("measured", True) or words(waiting) == said
+    emulated = label_at_start(spec(), there, 46, "emulated")
     assert emulated == Label(timing="emulated", reason="lanes of 46 runners stepped in 1 process")
 
 
@@ -349,27 +312,12 @@ def load(foreign=0.0, stolen=0.0, *, cores=4, host="gros-12", largest=""):
 
 
 def end(label, *, failed=False, dropped=0, lost=0, pressure=0.0, restarts=0, loads=()):
-    """Return how a trial of two runners ends that began with a label."""
+    """Return what is said in the end of a trial of two runners that began with a label."""
     began = {"timing": label.timing, "timing_reason": label.reason, "provisional": label.provisional}
     row, counts = synthetic.row(0, node_loads=list(loads), **began), {"num_healthy_env_runners": 2 - lost}
     row.add(1, {**counts, "num_dropped_samples": dropped, "num_env_runner_restarts": restarts})
     row.add(2, {"iteration_time_s": 2.0, "train_batch_size_actual": 400, "cpu_pressure": pressure})
-    return label_at_end(row, failed=failed)
-
-
-@pytest.mark.parametrize(
-    ("pressure", "timing", "words"),
-    [
-        (0.0, "measured", "CPU pressure 0.0%"),
-        (0.0499, "measured", "CPU pressure 5.0%"),
-        (0.05, "oversubscribed", "CPU pressure 5.0%"),
-        (None, "oversubscribed", "CPU pressure unknown"),
-    ],
-)
-def test_cpu_pressure_settles_what_was_provisional(pressure, timing, words):
-    settled = end(PROVISIONAL, pressure=pressure)
-    assert settled == Label(timing=timing, reason=f"environments wait 2.5 ms a step; {words}")
-    assert end(MEASURED, pressure=pressure) == MEASURED
+    return words(label_at_end(row, failed=failed))
 
 
 FOREIGN = "foreign load on gros-12: 1.7 of 36 cores busy with other processes"
@@ -377,24 +325,34 @@ BUSY = load(1.7, cores=36)
 
 
 @pytest.mark.parametrize(
+    ("pressure", "loads", "timing", "said"),
+    [
+        (0.0499, [], "measured", "CPU pressure 5.0%"),
+        (0.05, [], "oversubscribed", "CPU pressure 5.0%"),
+        (None, [], "oversubscribed", "CPU pressure unknown"),
+        (0.01, [BUSY], "measured", "CPU pressure 1.0%"),  # it waits, and nobody had to wait for it
+    ],
+)
+def test_cpu_pressure_settles_what_was_provisional(pressure, loads, timing, said):
+    assert end(PROVISIONAL, pressure=pressure, loads=loads) == f"{timing}: {PROVISIONAL.reason}; {said}"
+    assert end(MEASURED, pressure=pressure, loads=loads) == (f"tainted: {FOREIGN}" if loads else words(MEASURED))
+
+
+@pytest.mark.parametrize(
     ("events", "reason"),
     [
-        ({"dropped": 1}, "1 sample dropped"),
         ({"lost": 2}, "2 runners lost"),
         ({"lost": 1, "dropped": 3}, "1 runner lost, 3 samples dropped"),
         ({"restarts": 1}, "1 runner restarted"),
         ({"failed": True}, "the trial failed"),
         ({"loads": [BUSY], "pressure": None}, FOREIGN),
-        ({"loads": [BUSY], "pressure": 0.4}, FOREIGN),
         ({"lost": 1, "loads": [BUSY, BUSY], "pressure": 0.4}, f"1 runner lost, {FOREIGN}, {FOREIGN}"),
     ],
 )
 def test_what_went_wrong_or_disturbed_a_trial_taints_its_times(events, reason):
-    assert end(MEASURED, **events) == end(PROVISIONAL, **events) == Label(timing="tainted", reason=reason)
-    for other in (Label(timing="emulated", reason="x"), oversubscribed("x")):
-        assert end(other, **events) == other
-    assert end(PROVISIONAL, pressure=0.01, loads=[BUSY]).timing == "measured"  # it waits, and nobody had to wait for it
-    assert end(MEASURED, pressure=0.01, loads=[BUSY]).reason == FOREIGN
+    assert end(MEASURED, **events) == end(PROVISIONAL, **events) == f"tainted: {reason}"
+    for timing in ("emulated", "oversubscribed"):
+        assert end(Label(timing=timing, reason="x"), **events) == f"{timing}: x"
 
 
 # --- what a load of others makes of a trial's times: values worked out by hand --------------------------------------
@@ -445,13 +403,12 @@ def beside(trial, *, started=0.0, ended=None, timed=(100.0, 110.0), num_cpus=3, 
 @pytest.mark.parametrize(
     ("others", "on_a", "on_b"),
     [
-        pytest.param([], (2, 0), (1, 0), id="alone"),
-        pytest.param([beside(1, started=50.0, a=4)], (6, 0), (1, 0), id="all the time"),
-        pytest.param([beside(1, started=107.5, a=4)], (3, 0), (1, 0), id="came later"),
-        pytest.param([beside(1, started=50.0, ended=105.0, a=4)], (4, 2), (1, 0), id="ended meanwhile"),
-        pytest.param([beside(1, ended=99.0, a=4), beside(2, started=111.0, a=4)], (2, 0), (1, 0), id="apart"),
-        # One that never came up may have been anywhere.
-        pytest.param([beside(1, started=50.0, ended=105.0, num_cpus=6)], (5, 3), (4, 3), id="unknown"),
+        ([], (2, 0), (1, 0)),
+        ([beside(1, started=50.0, a=4)], (6, 0), (1, 0)),
+        ([beside(1, started=107.5, a=4)], (3, 0), (1, 0)),
+        ([beside(1, started=50.0, ended=105.0, a=4)], (4, 2), (1, 0)),  # it ended meanwhile
+        ([beside(1, ended=99.0, a=4), beside(2, started=111.0, a=4)], (2, 0), (1, 0)),
+        ([beside(1, started=50.0, ended=105.0, num_cpus=6)], (5, 3), (4, 3)),  # it never came up: anywhere
     ],
 )
 def test_another_trial_holds_its_cpus_for_its_share_of_the_time(others, on_a, on_b):

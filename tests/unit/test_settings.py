@@ -30,8 +30,8 @@ def test_a_setting_has_the_parameters_of_the_algorithm_and_no_others(algorithm: 
     left_out = {name for name, parameter in PARAMETERS.items() if algorithm in parameter.optional}
     assert set(setting) == told - left_out
     assert set(of_it.to_json()["parameters"]) == set(traits.parameters) - left_out
-    once = setting["minibatch_size"] == setting["train_batch_size"] and setting["num_epochs"] == 1
-    assert once is (algorithm != "PPO")  # a batch of the others is one minibatch
+    if algorithm != "PPO":  # a batch is one minibatch, learnt from once
+        assert (setting["minibatch_size"], setting["num_epochs"]) == (setting["train_batch_size"], 1)
 
 
 def test_defaults_are_those_of_the_algorithm_unless_a_rule_stands_in() -> None:

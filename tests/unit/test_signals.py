@@ -13,28 +13,15 @@ import pytest
 from study.driver import signals
 from study.driver.signals import StopSignals
 from study.records.records import StudyClosed
+from tests.driven import Session, records
 from tests.waiting import until
 
-
-class Course:
-    """A conductor's part in an end."""
-
-    def __init__(self, closings=None):
-        self.stop, self.breaks, self.closings = None, False, closings
-
-    def end_early(self, reason, detail):
-        self.stop = self.stop or StudyClosed(session=1, reason=reason, detail=detail)
-
-    def close(self):
-        self.closings.append(self)
-        if self.breaks:  # a full disk: the process leaves all the same
-            raise BrokenPipeError
-        return StudyClosed(session=1, reason="complete")
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 
 
 @pytest.fixture
 def codes(monkeypatch):
-    """The codes that the process would have left with."""
+    """The codes that the process would have left with, as soon as it gives up."""
     codes = []
 
     def leave(code):
@@ -42,69 +29,70 @@ def codes(monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(signals, "GIVE_UP_S", 0.05)
+    monkeypatch.setattr(signals, "ANSWER_S", 60.0)
     return codes
 
 
 @pytest.fixture
-def ending(monkeypatch, codes):
-    """Signals that give up at once, the times that the session was closed, and the codes that the process left with."""
-    closings = []
-    monkeypatch.setattr(signals, "GIVE_UP_S", 0.05)
-    monkeypatch.setattr(signals, "ANSWER_S", 60.0)
-    with StopSignals() as stopping:
-        stopping.tell(Course(closings))
-        yield stopping, closings, codes
+def session(tmp_path):
+    return Session(tmp_path)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def ends(session):
+    return [each for each in records(session.folder.path) if isinstance(each, StudyClosed)]
+
+
 @pytest.mark.parametrize("breaks", [False, True])
-def test_a_signal_is_learnt_of_where_somebody_else_handles_it(ending, breaks):
+def test_a_signal_is_learnt_of_where_somebody_else_handles_it(session, codes, breaks):
     """Ray and Tune install handlers of their own."""
-    stopping, closings, codes = ending
-    stopping._conductor.breaks = breaks
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
-    signal.raise_signal(signal.SIGTERM)
-    until(lambda: codes)
-    assert (len(closings), codes) == (1, [75])
-    assert stopping._conductor.stop == StudyClosed(session=1, reason="stopped", detail="received SIGTERM")
+    if breaks:
+        session.log.close()  # nothing can be written, and the process leaves all the same
+    with StopSignals() as stopping:
+        stopping.tell(session.conductor)
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: codes)
+    closed = StudyClosed(session=1, reason="stopped", detail="received SIGTERM")
+    assert (ends(session), session.conductor.stop, codes) == ([] if breaks else [closed], closed, [75])
 
 
-def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(ending, capsys):
-    stopping, closings, codes = ending
-    closed = stopping.close(Course(closings))
-    assert stopping.deadline == math.inf
-    signal.raise_signal(signal.SIGTERM)
-    until(lambda: stopping.deadline < time.monotonic() + 60)
-    time.sleep(0.3)
-    assert (closed.reason, len(closings), codes) == ("complete", 1, [])
+def test_a_signal_after_the_end_changes_nothing_but_hurries_the_mirrors(session, codes, capsys):
+    with StopSignals() as stopping:
+        stopping.tell(session.conductor)
+        closed = stopping.close(session.conductor)
+        assert stopping.deadline == math.inf
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: stopping.deadline < time.monotonic() + 60)
+        time.sleep(0.3)
+    assert (ends(session), codes) == ([closed], [])
     assert "has ended and is being written. Again to end at once." in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_second_signal_ends_the_process_at_once(ending, monkeypatch):
-    stopping, closings, codes = ending
+def test_a_second_signal_ends_the_process_at_once(session, codes, monkeypatch):
     monkeypatch.setattr(signals, "GIVE_UP_S", 60.0)
-    signal.raise_signal(signal.SIGTERM)
-    until(lambda: stopping._received)
-    signal.raise_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    assert codes == [], "a signal that was forwarded twice is one"
-    monkeypatch.setattr(signals, "IMPATIENT_S", 0.0)
-    signal.raise_signal(signal.SIGTERM)
-    until(lambda: codes)
-    assert (codes, closings) == ([75], [])
+    with StopSignals() as stopping:
+        stopping.tell(session.conductor)
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: session.conductor.stop)
+        signal.raise_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert codes == [], "a signal that was forwarded twice is one"
+        monkeypatch.setattr(signals, "IMPATIENT_S", 0.0)
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: codes)
+    assert (codes, ends(session)) == ([75], [])
 
 
 @pytest.mark.parametrize("number", StopSignals.NUMBERS)
-def test_before_the_first_trial_the_main_thread_is_interrupted_once(codes, number):
+def test_before_the_first_trial_the_main_thread_is_interrupted_once(session, codes, number):
     with StopSignals() as stopping:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
-        until(lambda: stopping._received)
+        until(lambda: stopping.deadline < math.inf)
         signal.raise_signal(number)  # while what was begun is taken down
-        course = Course()
-        stopping.tell(course)  # where somebody else has swallowed the interruption
-        assert course.stop.detail == f"received {number.name}"
+        stopping.tell(session.conductor)  # where somebody else has swallowed the interruption
+        assert session.conductor.stop.detail == f"received {number.name}"
 
 
 STUCK = """

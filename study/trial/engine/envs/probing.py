@@ -17,6 +17,7 @@ import numpy as np
 from study.errors import SpaceError, StudyError, TrialError
 from study.machine.apart import called_apart
 from study.machine.shape import Speeds
+from study.planning import DEFAULT_FILTERS
 from study.space.sections import EnvironmentSpec, NetworkSpec
 from study.space.spec import StudySpec
 from study.trial.engine.envs.environments import ID, are_trainable, make_env
@@ -33,8 +34,6 @@ PROBE_TIMEOUT_S = 60.0
 """How long the first environment may take to be made, reset and stepped once."""
 _ANSWER_S = 60.0
 """Seconds that a process of its own may take beyond what is done there."""
-_DEFAULT_SQUARES = (10, 42, 64, 84, 96)
-"""Sizes of images for which RLlib has convolutions of its own, pixels."""
 _CHANNELS = (1, 3, 4)
 """Of an image in grey, in colour, and of four frames: no image has so few rows."""
 
@@ -147,7 +146,7 @@ def check_network(spec: NetworkSpec, spaces: Spaces, source_name: str) -> None:
     if images and spec.conv_filters is None and shape[0] in _CHANNELS and shape[2] not in _CHANNELS:
         where, rule = ID, "images must have their channels last, (height, width, channels)"
         fix = "Wrap the environment so that it moves them; where these are no channels, give model.conv_filters."
-    elif images and not given and not (shape[0] in _DEFAULT_SQUARES and shape[0] == shape[1]):
+    elif images and not given and not (shape[0] in DEFAULT_FILTERS and shape[0] == shape[1]):
         rule = "must be given: RLlib has its own for squares of 42, 64, 84 and 96 pixels alone"
         fix = "Set model.conv_net, or write for instance [[16, 4, 2], [32, 4, 2], [64, 4, 2]]: filters, kernel, stride."
     elif given and not images:
