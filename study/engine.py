@@ -61,8 +61,6 @@ def other_engine(spec: "StudySpec") -> tuple[str, str] | None:
 
 
 def _part(name: Any) -> str:
-    if isinstance(name, list):  # the runners of a trial differ
-        return "/".join(sorted({_part(each) for each in name}))
     return _RLLIB if _RLLIBS.fullmatch(str(name)) else _OURS.get(str(name), str(name))
 
 

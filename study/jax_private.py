@@ -6,7 +6,6 @@ JAX compiles the fused learner. `tests/contract/test_private.py` has a test for 
 import os
 import sys
 from importlib.util import find_spec
-from typing import Any
 
 _FLAGS = ("--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1")
 _PROCESSORS = "PJRT_NPROC"
@@ -38,17 +37,6 @@ def use_one_cpu_thread() -> None:
     # Else a graphics card would be taken that the trial has not reserved.
     if not jax.config.jax_platforms:  # type: ignore[attr-defined]
         jax.config.update("jax_platforms", "cpu")
-
-
-def cpu_device() -> Any:
-    """Return JAX's CPU, which is its only device where nobody has chosen others.
-
-    Raises:
-        RuntimeError: JAX was set to other devices only.
-    """
-    import jax
-
-    return jax.local_devices(backend="cpu")[0]
 
 
 def _is_set() -> bool:

@@ -1,4 +1,4 @@
-"""Environments that misbehave on purpose, for the space files of tests: `tests.environments:Raises`."""
+"""Environments that misbehave on purpose, for the space files of tests: `tests.environments:AtStep`."""
 
 import os
 import random
@@ -43,33 +43,22 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 class AtStep(Plain):
-    """Does something in one step of its life."""
+    """Raises in one step of its life, or hangs, ends its process, or pays no number."""
 
-    def __init__(self, at_step: int = 30) -> None:
+    def __init__(self, at_step: int = 30, does: str = "raises") -> None:
         super().__init__()
-        self.at_step = at_step
+        self.at_step, self.does = at_step, does
 
     def reward(self, action: Any) -> float:
-        return self.happens() if self.lifetime == self.at_step else 1.0
-
-    def happens(self) -> float:
-        raise NotImplementedError
-
-
-class Raises(AtStep):
-    def happens(self) -> float:
-        raise ZeroDivisionError(f"planted fault at step {self.at_step}")
-
-
-class NanReward(AtStep):
-    def happens(self) -> float:
+        if self.lifetime != self.at_step:
+            return 1.0
+        if self.does == "raises":
+            raise ZeroDivisionError(f"planted fault at step {self.at_step}")
+        if self.does == "hangs":
+            time.sleep(3600)
+        if self.does == "ends":
+            os._exit(3)
         return float("nan")
-
-
-class Hangs(AtStep):
-    def happens(self) -> float:
-        time.sleep(3600)
-        return 1.0
 
 
 class Sleeps(Plain):
@@ -84,24 +73,17 @@ class Sleeps(Plain):
         return 1.0
 
 
-class LacksAModule(Plain):
-    """Is made without trouble once in a process, as where it is probed."""
+class MadeOnce(Plain):
+    """Is made without trouble once in a process, as where it is probed; then it lacks a module, or hangs."""
 
     made = 0
 
-    def __init__(self) -> None:
+    def __init__(self, hangs: bool = False) -> None:
         super().__init__()
         type(self).made += 1
         if type(self).made > 1:
-            self.again()
-
-    def again(self) -> None:
-        import no_such_planner  # type: ignore[import-not-found]  # noqa: F401
-
-
-class StartsSlowly(LacksAModule):
-    def again(self) -> None:
-        time.sleep(3600)
+            time.sleep(3600 if hangs else 0)
+            import no_such_planner  # type: ignore[import-not-found]  # noqa: F401
 
 
 class Mixed(Plain):
@@ -287,11 +269,6 @@ class DrawsGlobally(Plain):
 class Unseeded(Plain):
     def observe(self) -> Any:
         return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)
-
-
-class EndsItsProcess(Plain):
-    def reward(self, action: Any) -> float:
-        os._exit(3)
 
 
 class LeavesAThread(Plain):

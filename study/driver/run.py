@@ -32,7 +32,7 @@ from study.space.rules import tables
 from study.space.sections import MOST_STUDIES
 from study.space.spec import StudySpec
 from study.text import count
-from study.trial.engine.envs.probing import Sharing, in_own_processes, probe_study, sharing_of, speeds_of
+from study.trial.engine.envs.probing import Sharing, probe_study, sharing_of, speeds_of
 
 if TYPE_CHECKING:
     from study.cli.display import Display
@@ -294,7 +294,7 @@ def settled(
             "in one process disturb each other. If it keeps state in its process, set environment.process=own."
         )
     if sharing == "wrong":
-        spec = in_own_processes(spec)
+        spec = spec.having(environment={"process": "own"})
         if faults := [*tables(spec)]:
             raise SpaceError(source, faults)
         note(f"{name} plays another episode where a second one is in its process, so that no two share one.")

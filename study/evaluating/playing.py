@@ -207,14 +207,14 @@ def evaluate_policy(policy: ChosenPolicy, *, video: Path | None = None, **asked:
 
 def _trained_in(policy: ChosenPolicy, spec: StudySpec) -> tuple[Any, StudySpec]:
     """Return what the policy was trained in, its script run again; and the space, as the environment must be played."""
-    from study.trial.engine.envs.probing import in_own_processes, probe, probe_study, sharing_of
+    from study.trial.engine.envs.probing import probe, probe_study, sharing_of
     from study.trial.experiment import configuration_of
 
     if (adopted := adopted_by(policy.spec)) is not None:
         adopted.enter()
         return configuration_of(spec, script=adopted.pickled), spec
     if spec.environment.process == "auto" and sharing_of(spec.environment) == "wrong":
-        spec = in_own_processes(spec)
+        spec = spec.having(environment={"process": "own"})
     # A random policy has no network that must suit.
     spaces = probe(spec.evaluated_environment, policy.title) if policy.row is None else probe_study(spec, policy.title)
     return configuration_of(spec, spaces=spaces), spec

@@ -7,7 +7,7 @@ PPO, in plain RLlib. Imports RLlib.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -281,7 +281,7 @@ def runner_obstacle(config: AlgorithmConfig) -> str | None:
 
     `config` has the spaces of its environment, where that is of one agent, and not what a trial sets.
     """
-    if obstacle := next(_of_any(config), None):
+    if obstacle := _of_any(config):
         return obstacle
     functions = [value for name, value in vars(config).items() if name.startswith("callbacks_on_")]
     if config.callbacks_class is not RLlibCallback or any(functions):  # even those of the algorithm may reach into it
@@ -307,40 +307,34 @@ def learner_obstacle(config: AlgorithmConfig) -> str | None:
     if config.algo_class is not PPO:
         return f"it has the update of PPO, the algorithm is {_name(config.algo_class)}"
     local = config.copy(copy_frozen=False).learners(num_learners=0, num_gpus_per_learner=0)
-    return next(_of_any(config), None) or fused_obstacle(local)
+    return _of_any(config) or fused_obstacle(local)
 
 
-def _of_any(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield what neither part can serve."""
+def _of_any(config: AlgorithmConfig) -> str | None:
+    """Return what neither part can serve."""
     plain = _PLAIN.get(config.algo_class)
     if plain is None:
-        yield f"the algorithm is {_name(config.algo_class)}"
-        return
+        return f"the algorithm is {_name(config.algo_class)}"
     if type(config) is not plain:  # it may have a learner or a module of its own by default
-        yield f"the configuration is of the class {type(config).__name__}"
+        return f"the configuration is of the class {type(config).__name__}"
     if config.is_multi_agent:
-        yield "there are several agents"
+        return "there are several agents"
     defaults = vars(plain())
     for name, value in sorted(vars(config).items()):
         if name == "learner_config_dict" and value.keys() <= {*extensions.OF_LEARNER, *extensions.OF_RUNNERS}:
             continue
         honoured = name in _ANYWHERE or _OF_RLLIB_ALONE.match(name)
         if not honoured and not same(value, defaults.get(name, _ABSENT)):
-            yield f"{name.lstrip('_')} is not RLlib's default"
-    yield from _of_module(config)
-
-
-def _of_module(config: AlgorithmConfig) -> Iterator[str]:
+            return f"{name.lstrip('_')} is not RLlib's default"
     spec = option(config, "rl_module_spec")
     if spec is not None and not same(spec, RLModuleSpec()):
-        yield "the module is the script's own"
-        return
+        return "the module is the script's own"
     model = dict(config.model_config)
     if model.get("use_lstm"):
-        yield "the module is recurrent"
-    defaults, names = type(config)().model_config, sorted(model.keys() - DefaultModelConfig.__dataclass_fields__.keys())
-    if foreign := [name for name in names if not same(model[name], defaults.get(name, _ABSENT))]:
-        yield f"model_config has {', '.join(foreign)}"
+        return "the module is recurrent"
+    own, names = plain().model_config, sorted(model.keys() - DefaultModelConfig.__dataclass_fields__.keys())
+    foreign = [name for name in names if not same(model[name], own.get(name, _ABSENT))]
+    return f"model_config has {', '.join(foreign)}" if foreign else None
 
 
 def same(value: Any, other: Any) -> bool:

@@ -28,7 +28,6 @@ import numpy as np
 import torch
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, DEFAULT_MODULE_ID
-from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
@@ -36,11 +35,11 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 from study.errors import RecordError, StudyError, TrialError
-from study.ray_private import forward_of, freeze_filters
+from study.ray_private import freeze_filters
 from study.space.spec import StudySpec
 from study.text import one_line
 from study.trial.engine import extensions
-from study.trial.engine.sampling.acting import action_rule, dense_layers, scaling_for_environment
+from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, evaluation_seeds, random_action_seed
 from study.trial.engine.sampling.runner import generators_now, seed_globally, set_generators
 from study.trial.experiment import make_environment, with_spaces
@@ -131,13 +130,12 @@ def _worker_index(spec: StudySpec) -> int:
     return 1 + max(scales)
 
 
-def _makers(config: AlgorithmConfig, index: int, *, draws: bool) -> Iterator[Callable[[], gymnasium.Env]]:
-    """Yield what makes each environment of the runner with this number."""
-    playing = _of_evaluation(config)
+def _maker(config: AlgorithmConfig, index: int, *, draws: bool) -> Callable[..., gymnasium.Env]:
+    """Return what makes the environments of the runner with this number, one after another."""
+    playing, numbers = _of_evaluation(config), itertools.count()
     if draws:
         playing.env_config = {**playing.env_config, "render_mode": DRAWS}
-    for number in itertools.count():
-        yield functools.partial(make_environment, playing, worker_index=index, vector_index=number)
+    return lambda _=None: make_environment(playing, worker_index=index, vector_index=next(numbers))
 
 
 # --- episodes and lanes ----------------------------------------------------------------------------------------------
@@ -167,21 +165,21 @@ class _Episodes:
 class _Lane(gymnasium.Wrapper):
     """An environment of one agent or several that plays the next episode at each reset, and stands still after all."""
 
-    def __init__(self, env: gymnasium.Env, episodes: _Episodes, *, finite: bool = False) -> None:
+    def __init__(self, env: gymnasium.Env, episodes: _Episodes) -> None:
         super().__init__(env)
-        self._episodes, self._finite = episodes, finite  # whether observations are arrays that must be finite
+        self._episodes = episodes
         self.episode: _Episode | None = None
         self._first: Any = None
+        self.seen: Any = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode with its own seed."""
         self.episode = episode = next(self._episodes.waiting, None)
         if episode is None:
             return self._first, {}
-        observation, info = self._call("reset", lambda: self.env.reset(seed=episode.seed, options=options))
-        self._first = copy.deepcopy(observation)
-        self._see(observation)
-        return observation, info
+        self.seen, info = self._call("reset", lambda: self.env.reset(seed=episode.seed, options=options))
+        self._first = copy.deepcopy(self.seen)
+        return self.seen, info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Take a step, count it, and cut the episode where it has lasted long enough."""
@@ -191,13 +189,12 @@ class _Lane(gymnasium.Wrapper):
             nothing = dict.fromkeys(self._first, 0.0) if several else 0.0
             return self._first, nothing, *([{ALL: False}] * 2 if several else [False] * 2), {}
         episode.steps += 1
-        observation, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
-        self._see(observation)
+        self.seen, reward, terminated, truncated, info = self._call("step", lambda: self.env.step(action))
         # NumPy's sum takes as long as many an environment's step.
         gained: Any = sum(reward.values()) if isinstance(reward, Mapping) else reward
         episode.total += float(gained if isinstance(gained, (float, int)) else np.sum(gained))
         if not math.isfinite(episode.total):
-            raise self._failed("rewards must be finite", str(reward))
+            raise self.failed("rewards must be finite", str(reward))
         ended = any(flag.get(ALL) if isinstance(flag, Mapping) else flag for flag in (terminated, truncated))
         episode.cut = not ended and episode.steps >= self._episodes.limit
         episode.over = ended or episode.cut
@@ -206,12 +203,7 @@ class _Lane(gymnasium.Wrapper):
             terminated = {**terminated, ALL: True}
         elif episode.cut:
             truncated = True
-        return observation, reward, terminated, truncated, info
-
-    def _see(self, observation: Any) -> None:
-        self.seen = observation
-        if self._finite and not np.isfinite(observation).all():
-            raise self._failed("observations must be finite", "nan or inf")
+        return self.seen, reward, terminated, truncated, info
 
     def _call(self, what: str, function: Callable[[], Any]) -> Any:
         try:
@@ -219,9 +211,10 @@ class _Lane(gymnasium.Wrapper):
         except StudyError:
             raise
         except Exception as error:
-            raise self._failed(f"`{what}` must not fail", described(error)) from error
+            raise self.failed(f"`{what}` must not fail", described(error)) from error
 
-    def _failed(self, rule: str, got: str) -> TrialError:
+    def failed(self, rule: str, got: str) -> TrialError:
+        """Return the error of what this environment does wrong in this step."""
         number, step = self.place
         got = f"{got} at step {step} of episode {number}"
         self._episodes.fault = TrialError(where="evaluation", rule=rule, got=got, fix="Correct the environment.")
@@ -234,11 +227,9 @@ class _Lane(gymnasium.Wrapper):
         return self.episode.number, self.episode.steps
 
 
-def _lanes(
-    envs: Sequence[gymnasium.Env], episodes: _Episodes, film: Film | None, *, finite: bool = False
-) -> list[_Lane]:
+def _lanes(envs: Sequence[gymnasium.Env], episodes: _Episodes, film: Film | None) -> list[_Lane]:
     filmed = [film(env) for env in envs[:1]] if film else envs[:1]
-    return [_Lane(env, episodes, finite=finite) for env in (*filmed, *envs[1:])]
+    return [_Lane(env, episodes) for env in (*filmed, *envs[1:])]
 
 
 # --- played here -----------------------------------------------------------------------------------------------------
@@ -248,12 +239,11 @@ def _play(
     config: AlgorithmConfig, state: State | None, spec: StudySpec, episodes: _Episodes, film: Film | None
 ) -> None:
     """Play with a network's actions side by side, or random ones one by one."""
-    makers = _makers(config, _worker_index(spec), draws=film is not None)
+    make = _maker(config, _worker_index(spec), draws=film is not None)
     most = 1 if state is None else _side_by_side(config, spec)
     with contextlib.ExitStack() as made:
-        envs = [made.enter_context(contextlib.closing(next(makers)())) for _ in range(min(most, len(episodes.all)))]
-        finite = spec.script is None or state is not None
-        lanes = _lanes(envs, episodes, film, finite=finite)
+        envs = [made.enter_context(contextlib.closing(make())) for _ in range(min(most, len(episodes.all)))]
+        lanes = _lanes(envs, episodes, film)
         choose = _random_actions(spec.evaluation.seed) if state is None else _policy(config, state, spec, lanes[0])
         for lane in lanes:
             lane.reset()
@@ -274,13 +264,9 @@ def _side_by_side(config: AlgorithmConfig, spec: StudySpec) -> int:
 
 def _policy(config: AlgorithmConfig, state: State, spec: StudySpec, lane: _Lane) -> Callable[[Sequence[_Lane]], Any]:
     """Return what chooses the actions of lanes by a network, on inputs normalised as at the moment of `state`."""
-    module, space = module_of(config, state), lane.action_space
+    network, space = network_of(module_of(config, state)), lane.action_space
     moments = extensions.frozen_statistics(state.get(COMPONENT_ENV_TO_MODULE_CONNECTOR, {}))
-    rule, draws = action_rule(space), spec.evaluation.stochastic
-    scale = scaling_for_environment(
-        space, normalize_actions=bool(config.normalize_actions), clip_actions=bool(config.clip_actions)
-    )
-    layers = None if draws else dense_layers(module)  # without RLlib's work around each; the mean needs no bounds
+    rule, scale, draws = action_rule(space), scaling_for_environment(space, config), spec.evaluation.stochastic
     # Number i of an episode's noise depends on seed, episode and i alone. Runners are numbered from 1, so that no lane
     # of a training has this noise.
     noise_of = functools.cache(lambda episode: LaneNoise(spec.evaluation.seed, 0, episode))
@@ -289,13 +275,10 @@ def _policy(config: AlgorithmConfig, state: State, spec: StudySpec, lane: _Lane)
         # As the sampler's arrays in training: many an environment declares float32 and returns float64, which no
         # network takes.
         rows = np.stack([lane.seen for lane in lanes], dtype=np.float32, casting="unsafe")
-        hidden = torch.from_numpy(rows if moments is None else extensions.scaled_by(rows, *moments))
-        with torch.inference_mode():
-            for layer in layers or ():
-                hidden = layer(hidden)
-            if layers is None:
-                hidden = forward_of(module)({Columns.OBS: hidden})[Columns.ACTION_DIST_INPUTS]
-            inputs = hidden.numpy()
+        for lane, row in zip(lanes, rows, strict=True):
+            if not np.isfinite(row).all():
+                raise lane.failed("observations must be finite", "nan or inf")
+        inputs = network(rows if moments is None else extensions.scaled_by(rows, *moments))
         if not np.isfinite(inputs).all():
             must = "the policy must answer finite numbers, it does not: the training diverged"
             raise TrialError(where="evaluation", rule=must, fix="Lower lr, clip_param or num_epochs.")
@@ -378,9 +361,9 @@ def runner_of(
 
     Their `worker_index` is `index`.
     """
-    playing, makers = _of_evaluation(config), _makers(config, index, draws=draws)
+    playing = _of_evaluation(config)
     changes: dict[str, Any] = {
-        "env": lambda _: next(makers)(),  # RLlib would give one context, with one `env_config`, to all of them
+        "env": _maker(config, index, draws=draws),  # RLlib would give one context, with one `env_config`, to all
         "num_env_runners": 0,
         "create_env_on_local_worker": True,
         "num_envs_per_env_runner": num_envs,
@@ -389,8 +372,7 @@ def runner_of(
         "restart_failed_sub_environments": False,  # its episode would count as another one
         "use_env_runner_state_server": False,
     }
-    for name, value in changes.items():
-        setattr(playing, name, value)
+    vars(playing).update(changes)
     kind: type[EnvRunner] = config.env_runner_cls or (
         MultiAgentEnvRunner if config.is_multi_agent else SingleAgentEnvRunner
     )

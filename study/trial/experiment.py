@@ -130,7 +130,7 @@ def with_spaces(config: AlgorithmConfig) -> AlgorithmConfig:
 def _of_space(spec: StudySpec, spaces: Spaces, *, waits: bool) -> AlgorithmConfig:
     config = _algorithm(spec.algorithm)
     config.environment(
-        env=_registered(EnvFactory(spec.environment, waits=waits)),
+        env=_registered(EnvFactory(spec.environment, wait_s=spec.environment.step_wait_ms / 1000 if waits else 0.0)),
         observation_space=spaces.observation_space,
         action_space=spaces.action_space,
         disable_env_checking=True,
@@ -174,7 +174,7 @@ def _network(spec: NetworkSpec, spaces: Spaces) -> dict[str, Any]:
 
 def _registered(factory: EnvFactory) -> str:
     """Make an environment known to Ray under a name of its own, and return the name."""
-    content = json.dumps([factory.spec.model_dump(mode="json"), factory.waits], sort_keys=True)
+    content = json.dumps([factory.spec.model_dump(mode="json"), factory.wait_s], sort_keys=True)
     name = f"study-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
     register_env(name, factory)
     return name

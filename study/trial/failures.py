@@ -18,10 +18,6 @@ from study.ray_private import died_alone
 
 Result = TypeVar("Result")
 
-LOST = ("LocalRayletDiedError", "NodeDiedError", "ObjectLostError", "RayActorError", "WorkerCrashedError")
-"""Names of Ray's exceptions for a process or node that is gone, of which others are derived; a process is an actor."""
-_OF_NODES = {"ActorUnavailableError", "NodeDiedError"}
-"""Those of them that say that a node has died, or cannot be reached."""
 TRACEBACKS = "the study's folder, tracebacks/"
 """Where the driver keeps what Ray says of a failed trial."""
 _LONGEST = 300
@@ -57,20 +53,22 @@ def original(error: BaseException) -> BaseException:
 
 def was_lost(error: BaseException | None) -> bool:
     """Return whether an error comes from a process or node that died, other than by an exception in a constructor."""
-    return any(_kinds(cause) & {*LOST} and not getattr(cause, "actor_init_failed", False) for cause in causes(error))
+    from ray import exceptions as of_ray
+
+    process = (of_ray.RayActorError, of_ray.WorkerCrashedError, of_ray.ObjectLostError)
+    lost = (*process, of_ray.NodeDiedError, of_ray.LocalRayletDiedError)
+    return any(isinstance(each, lost) and not getattr(each, "actor_init_failed", False) for each in causes(error))
 
 
 def node_was_lost(error: BaseException) -> bool:
     """Return whether an error comes from a node that died or is out of reach, not from a process that died alone."""
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, NodeDiedError
+
     return any(
-        _kinds(cause) & _OF_NODES
-        or ("ActorDiedError" in _kinds(cause) and not died_alone(getattr(cause, "actor_id", None)))
+        isinstance(cause, (ActorUnavailableError, NodeDiedError))
+        or (isinstance(cause, ActorDiedError) and not died_alone(getattr(cause, "actor_id", None)))
         for cause in causes(error)
     )
-
-
-def _kinds(error: BaseException) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
 
 
 _OF_PYTHON = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib"))

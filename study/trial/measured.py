@@ -87,10 +87,9 @@ class MeasuredAlgorithm(Algorithm):
 
     def ask_runners(self, method: str, rule: str) -> list[Any]:
         """Return what a method of each process that samples returns, in their order; RLlib leaves out who is late."""
-        group = self.env_runner_group
-        actors = sorted(actors_of(group).items())
+        actors = sorted(actors_of(self.env_runner_group).items())
         if not self.config.num_env_runners:
-            return [self.wait_for(_HERE, rule, getattr(group.local_env_runner, method))]
+            return [self.wait_for(_HERE, rule, getattr(self.env_runner_group.local_env_runner, method))]
         if self.config.hosted:
             return self.wait_for(_HERE, rule, lambda: [actor.ask(method) for _, actor in actors])
         asked = {getattr(actor, method).remote(): number for number, actor in actors}

@@ -25,7 +25,6 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 from ray.rllib.core.rl_module.rl_module import RLModule
-from torch import nn
 
 from study.errors import TrialError
 from study.machine.load import NodeLoad
@@ -222,8 +221,6 @@ def read_built(
     reports: list[RunnerReport] = algorithm.ask_runners("report", "must be up")
     startup_time_s = time.perf_counter() - started_s
     effective = read_effective(algorithm, reports)
-    if spec.script is None:
-        effective["evaluation_backend"] = spec.environment.backend
     if wrong := _differences(spec, {**asked.setting, "seed": asked.seed}, effective):
         where, rule = "start-up", "what was built must be what was asked"
         fix = "Set the parameter in the space, where the script's module or learner sets it by itself."
@@ -271,9 +268,6 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
     pieces = () if config.is_multi_agent else pieces_to_module(algorithm.env_runner_group.local_env_runner)
     batch, minibatch = config.total_train_batch_size, config.minibatch_size
 
-    def common(name: str) -> Any:
-        return _one_or_all([getattr(report, name) for report in reports])
-
     return {
         "num_env_runners": len(lanes),
         "num_envs_per_env_runner": _one_or_all(list(lanes.values())),
@@ -283,17 +277,13 @@ def read_effective(algorithm: MeasuredAlgorithm, reports: Sequence[RunnerReport]
         **learner,
         **dict.fromkeys(OF_RUNNERS, int(any(isinstance(piece, NormalizedObservations) for piece in pieces))),
         "seed": config.seed,
-        "num_sampling_processes": 1 if config.hosted else len(reports),
-        "env_steps_per_round": sum(report.env_steps_per_round for report in reports),
         "num_learners": config.num_learners,
         "normalize_actions": bool(config.normalize_actions),
         "clip_actions": bool(config.clip_actions),
         "torch_threads_main": torch.get_num_threads(),
-        "torch_threads_runner": common("torch_threads"),
         "omp_num_threads_main": os.environ.get("OMP_NUM_THREADS"),
-        "omp_num_threads_runner": common("omp_num_threads"),
         "algorithm_class": type(algorithm).__name__,
-        "runner_class": common("class_name"),
+        **{name: _one_or_all([report.effective[name] for report in reports]) for name in reports[0].effective},
         "standardization": config.standardization,
         "fallbacks": list(config.fallbacks),
         "hostnames": sorted({report.place.host for report in reports}),
@@ -317,7 +307,6 @@ def _learner_values(learner: Learner) -> dict[str, Any]:
         **{name: _one_or_all(values) for name, values in found.items()},
         FRAGMENT: PARAMETERS[FRAGMENT].value_in(learner.config),
         "device": str(learner.device),
-        "jax_platform": getattr(learner, "jax_platform", None),
         # Ray Train wraps the class of a learner that is an actor.
         "learner_class": next(each.__name__ for each in type(learner).__mro__ if not each.__name__.startswith("_")),
         "torch_threads_learner": torch.get_num_threads(),
@@ -356,7 +345,5 @@ def _values_of_module(learner: Any, module_id: str) -> dict[str, Any]:
         **{name: value if value is None or math.isfinite(value) else None for name, value in values.items()},
         "grad_clip_by": config.grad_clip_by,
         "optimizer": ", ".join(type(optimizer).__name__ for optimizer in optimizers),
-        # A heuristic has none, and need not be torch's.
-        "num_parameters": sum(value.numel() for value in module.parameters()) if isinstance(module, nn.Module) else 0,
         "module_class": type(module.unwrapped()).__name__,
     }

@@ -20,7 +20,7 @@ class Played:
     """Lanes with arrays to step into; rows that a step does not write stay NaN."""
 
     def __init__(self, make, seeds):
-        self.envs = make_lane_envs(make, seeds)
+        self.envs = make_lane_envs(make, [*seeds])
         self.observations = np.empty((len(seeds), *self.envs.observation_space.shape), np.float32)
         self.finals = []
 
@@ -123,7 +123,7 @@ def test_a_training_step_waits_for_every_lane_and_an_evaluation_does_not(backend
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     spec = EnvironmentSpec(id="CartPole-v1", backend=backend, step_wait_ms=10)
-    for make, expected in ((EnvFactory(spec, waits=True), 0.06), (EnvFactory(spec), 0), (lambda: make_env(spec), 0)):
+    for make, expected in ((EnvFactory(spec, wait_s=0.01), 0.06), (EnvFactory(spec), 0), (lambda: make_env(spec), 0)):
         waits.clear()
         played = Played(make, [1, 2, 3])
         played.reset()

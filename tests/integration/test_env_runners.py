@@ -29,12 +29,8 @@ from tests.spaces import spec
 
 pytestmark = pytest.mark.usefixtures("local_ray")
 
-DISCRETE, MULTI = Discrete(3), MultiDiscrete([2, 4])
-ACTIONS = [[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [3.0, -9.0]]
-BOX, UNBOUNDED = (
-    Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32)),
-    Box(-np.inf, np.inf, (2,), np.float32),
-)
+DISCRETE = Discrete(3)
+BOX = Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
 VECTOR, IMAGE = Box(-1, 1, (5,), np.float32), Box(0, 1, (42, 42, 1), np.float32)
 CARTPOLE = {"environment__id": "CartPole-v1"}
 PENDULUM = {"environment__id": "Pendulum-v1", "environment__floor": -1600}
@@ -73,33 +69,15 @@ def test_a_network_is_evaluated_as_its_module_does(action: Any, observation: Any
         module.set_state(state)  # the function follows the weights
 
 
-@pytest.mark.parametrize("action", [DISCRETE, MULTI], ids=["discrete", "multi"])
-def test_drawn_actions_have_the_policys_probabilities(action: gymnasium.Space) -> None:
-    rule, n = action_rule(action), 60_000
+def test_drawn_actions_have_the_policys_probabilities() -> None:
+    rule, n = action_rule(MultiDiscrete([2, 4])), 60_000
     inputs = np.random.default_rng(1).normal(size=rule.num_inputs).astype(np.float32)
     uniforms = LaneNoise(3, 1, 0).uniforms(0, n * rule.noise_size).reshape(n, -1)
-    drawn = rule.choose(np.broadcast_to(inputs, (n, rule.num_inputs)), rule.noise(uniforms)).reshape(n, -1)
-    bounds = np.cumsum([0, *(action.nvec if action is MULTI else [action.n])])
-    for column, (low, high) in enumerate(itertools.pairwise(bounds)):
+    drawn = rule.choose(np.broadcast_to(inputs, (n, rule.num_inputs)), rule.noise(uniforms))
+    for column, (low, high) in enumerate([(0, 2), (2, 6)]):
         expected = np.exp(inputs[low:high]) / np.exp(inputs[low:high]).sum()
         got = np.bincount(drawn[:, column], minlength=high - low) / n
         np.testing.assert_allclose(got, expected, atol=5 * np.sqrt(0.25 / n))
-
-
-@pytest.mark.parametrize(
-    ("space", "normalize", "clip", "expected"),
-    [
-        (BOX, True, False, [[-2, 0], [0, 5], [2, 10], [2, 0]]),
-        (BOX, False, True, [[-1, 0], [0, 0], [1, 1], [2, 0]]),
-        (BOX, False, False, ACTIONS),
-        (UNBOUNDED, True, False, ACTIONS),
-    ],
-)
-def test_actions_are_scaled_and_clipped_for_the_environment(
-    space: Box, normalize: bool, clip: bool, expected: Any
-) -> None:
-    scale = scaling_for_environment(space, normalize_actions=normalize, clip_actions=clip)
-    np.testing.assert_allclose(scale(np.array(ACTIONS, np.float32)), expected)
 
 
 # --- every runner ----------------------------------------------------------------------------------------------------
@@ -128,34 +106,20 @@ def chains(samples: list[list[SingleAgentEpisode]]) -> list[list[SingleAgentEpis
     return list(result.values())
 
 
-def joined(pieces: list[SingleAgentEpisode]) -> dict[str, Any]:
-    """Check that pieces continue each other and return the whole episode as arrays."""
-    for before, after in itertools.pairwise(pieces):
-        assert not before.is_done
-        assert after.t_started == before.t
-        np.testing.assert_array_equal(before.get_observations(-1), after.get_observations(0))
-    assert pieces[0].t_started == 0
-    return {
-        "observations": [pieces[0].get_observations(0).tolist()]
-        + [row.tolist() for piece in pieces for row in piece.get_observations(slice(1, None))],
-        "actions": [action for piece in pieces for action in piece.get_actions()],
-        "rewards": [float(reward) for piece in pieces for reward in piece.get_rewards()],
-        "terminated": pieces[-1].is_terminated,
-        "truncated": pieces[-1].is_truncated,
-    }
-
-
-def replay(env: gymnasium.Env, first: Any, episode: dict[str, Any]) -> None:
-    """Check that the environment, whose reset gave `first`, answers the episode's actions with the episode."""
-    scale = scaling_for_environment(env.action_space, normalize_actions=True, clip_actions=False)
-    seen, ended = [first], (False, False)
-    for step, (action, reward) in enumerate(zip(episode["actions"], episode["rewards"], strict=True), start=1):
-        observation, got, *ended, _ = env.step(scale(np.asarray(action)))
-        seen.append(observation)
-        assert float(got) == pytest.approx(reward, rel=1e-5)
-        assert not any(ended) or step == len(episode["actions"])
-    np.testing.assert_allclose(seen, episode["observations"], rtol=1e-5, atol=1e-6)
-    assert tuple(ended) == (episode["terminated"], episode["truncated"])
+def replay(env: gymnasium.Env, seen: Any, pieces: list[SingleAgentEpisode]) -> None:
+    """Check that the environment, whose reset gave what was `seen`, does what the pieces of an episode hold."""
+    scale, taken, ended = scaling_for_environment(env.action_space, PPOConfig()), 0, (False, False)
+    for piece in pieces:
+        assert piece.t_started == taken
+        np.testing.assert_allclose(piece.get_observations(0), seen, rtol=1e-5, atol=1e-6)
+        steps = zip(piece.get_actions(), piece.get_rewards(), piece.get_observations(slice(1, None)), strict=True)
+        for action, reward, following in steps:
+            assert not any(ended)
+            seen, got, *ended, _ = env.step(scale(np.asarray(action)))
+            assert float(got) == pytest.approx(float(reward), rel=1e-5)
+            np.testing.assert_allclose(following, seen, rtol=1e-5, atol=1e-6)
+            taken += 1
+        assert tuple(ended) == (piece.is_terminated, piece.is_truncated)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +129,11 @@ def replay(env: gymnasium.Env, first: Any, episode: dict[str, Any]) -> None:
 )
 def test_an_episode_is_what_the_environment_did(kind: str, environment: dict[str, Any]) -> None:
     runner = one(kind, lanes=3, batch=75, **environment)
-    episodes = [joined(pieces) for pieces in chains([runner.sample() for _ in range(4)])]
+    episodes = chains([runner.sample() for _ in range(4)])
     for env_index in range(3):
         env = make_env(spec(**environment).environment)
         first, _ = env.reset(seed=lane_seed(1, 1, env_index))
-        (mine,) = [each for each in episodes if np.allclose(each["observations"][0], first, atol=1e-7)]
+        (mine,) = [each for each in episodes if np.allclose(each[0].get_observations(0), first, atol=1e-7)]
         replay(env, first, mine)
 
 
@@ -215,22 +179,30 @@ def test_weights_are_set_and_followed(kind: str) -> None:
         np.testing.assert_array_equal(np.asarray(value), state[name])
 
 
-def test_what_the_environment_raises_is_reported(kind: str) -> None:
-    runner = one(kind, environment__id="tests.environments:Raises", environment__kwargs={"at_step": 5})
-    episodes, metrics, measurement = runner.measured_sample()
-    assert (episodes, metrics, measurement.env_steps) == ([], {}, 0)
+AT_STEP, BLIND = ({"environment__id": f"tests.environments:{name}"} for name in ("AtStep", "NanObservation"))
+PLACE = r"\(environments.py, line \d+, in reward\)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "environment", "words"),
+    [
+        *((each, AT_STEP, rf"ZeroDivisionError: planted fault at step 30 {PLACE}") for each in ("stock", "batched")),
+        *(
+            (each, AT_STEP | {"environment__kwargs": {"does": "pays nan"}}, "finite, got nan at step 10 of an episode")
+            for each in ("stock", "batched")
+        ),
+        *(  # the policy is not blamed
+            ("batched", BLIND | {"environment__kwargs": {"numbers": numbers}}, "observations must be finite")
+            for numbers in (False, True)
+        ),
+    ],
+)
+def test_what_the_environment_does_wrong_is_reported(kind: str, environment: dict[str, Any], words: str) -> None:
+    episodes, metrics, measurement = one(kind, batch=120, **environment).measured_sample()
+    assert (episodes, metrics) == ([], {})
     assert isinstance(measurement.failure, TrialError)
-    assert re.search(r"planted fault at step 5 \(environments.py, line \d+, in happens\)", measurement.failure.got)
-    assert "tests/environments.py" in "".join(measurement.failure.__notes__)
-
-
-def test_what_is_not_finite_is_reported(kind: str) -> None:
-    runner = one(kind, batch=120, environment__id="tests.environments:NanReward")
-    assert "rewards must be finite, got nan at step 10" in runner.measured_sample()[2].failure.got
-    for numbers in (False, True) if kind == "batched" else ():  # not blamed on the policy
-        given = {"environment__id": "tests.environments:NanObservation", "environment__kwargs": {"numbers": numbers}}
-        runner = one(kind, **given)
-        assert "observations must be finite" in runner.measured_sample()[2].failure.got
+    assert re.search(words, measurement.failure.got)
+    assert "ZeroDivision" not in words or "tests/environments.py" in "".join(measurement.failure.__notes__)
 
 
 # --- the batched runner alone --------------------------------------------------------------------------------------

@@ -354,7 +354,7 @@ def test_without_a_safe_cache_folder_programs_are_not_kept(
     (tmp_path / "runner-scaling-study" / "compiled").mkdir(parents=True)
     (tmp_path / "runner-scaling-study" / "compiled").chmod(0o777)
     with caplog.at_level(logging.WARNING):
-        assert fused().jax_platform == "cpu"
+        fused()
     assert "cannot be kept" in caplog.text
 
 

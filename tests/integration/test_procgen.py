@@ -9,7 +9,8 @@ import pytest
 
 from study.records.records import Evaluation, Iteration, TrialBuilt
 from study.space.sections import GAMES, EnvironmentSpec
-from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
+from study.trial.engine.envs.environments import EnvFactory
+from tests.contract.test_lane_envs import Played
 from tests.integration.trials import play, running
 
 pytest.importorskip("envpool")
@@ -37,29 +38,18 @@ def game(name: str, **kwargs: Any) -> EnvironmentSpec:
 
 @pytest.mark.parametrize("name", GAMES)
 def test_a_game_steps(name: str) -> None:
-    lanes = make_lane_envs(EnvFactory(game(name)), list(range(LANES)))
-    shape = lanes.observation_space.shape
-    assert shape == (64, 64, 3)
-    observations = np.empty((LANES, *shape), np.float32)
-    rewards, ends, cut = np.empty(LANES, np.float32), np.empty(LANES, bool), np.empty(LANES, bool)
-    lanes.reset(observations)
-    first = observations.copy()
-    random = np.random.default_rng(0)
+    played, random = Played(EnvFactory(game(name)), range(LANES)), np.random.default_rng(0)
+    first = played.reset()
     for _ in range(STEPS):
-        lanes.step(random.integers(15, size=LANES), observations, rewards, ends, cut)
-    assert np.isfinite(rewards).all()
-    assert observations.min() >= 0
-    assert observations.max() <= 1
+        observations, rewards, *_ = played.step(random.integers(15, size=LANES))
+        assert np.isfinite(rewards).all()
+    assert observations.shape == (LANES, 64, 64, 3)
+    assert 0 <= observations.min() < observations.max() <= 1
     assert not np.array_equal(first, observations)
-    lanes.close()
 
 
 def first_pictures(levels: dict[str, int]) -> list[bytes]:
-    lanes = make_lane_envs(EnvFactory(game("coinrun", **levels)), list(range(40)))
-    observations = np.empty((40, 64, 64, 3), np.float32)
-    lanes.reset(observations)
-    lanes.close()
-    return [each.tobytes() for each in observations]
+    return [each.tobytes() for each in Played(EnvFactory(game("coinrun", **levels)), range(40)).reset()]
 
 
 def test_levels_are_those_that_were_named() -> None:

@@ -31,13 +31,13 @@ def play(spec: EnvironmentSpec) -> None:
 
 
 def test_the_line_of_an_environment_is_named_here_and_from_another_process() -> None:
-    spec = EnvironmentSpec(id="tests.environments:Raises", kwargs={"at_step": 1})
+    spec = EnvironmentSpec(id="tests.environments:AtStep", kwargs={"at_step": 1})
     said = []
     for call in (play, functools.partial(called_apart, play, limit_s=60.0, otherwise=TrialError)):
         with pytest.raises(ZeroDivisionError) as caught:
             call(spec)
         said.append(described(caught.value))
-    assert re.fullmatch(r"ZeroDivisionError: planted .* 1 \(environments.py, line \d+, in happens\)", said[0])
+    assert re.fullmatch(r"ZeroDivisionError: planted .* 1 \(environments.py, line \d+, in reward\)", said[0])
     assert said[0] == said[1]
     lines = [
         "ray::Runner.sample()",

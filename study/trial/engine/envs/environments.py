@@ -43,18 +43,13 @@ class EnvFactory:
     """Makes the environment wherever it is unpickled; of RLlib's context it heeds `render_mode` alone."""
 
     spec: EnvironmentSpec
-    waits: bool = False
-    """Whether each step takes `step_wait_ms` longer, as it is meant for training."""
+    wait_s: float = 0.0
+    """Seconds that each step takes longer, in training alone."""
 
     def __call__(self, context: Any = None) -> gymnasium.Env:
         """Return a new environment."""
         env = make_env(self.spec, render_mode=(context or {}).get("render_mode"))
         return _Waiting(env, self.wait_s) if self.wait_s else env
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds that each step takes longer."""
-        return self.spec.step_wait_ms / 1000 if self.waits else 0.0
 
 
 class _Waiting(gymnasium.Wrapper):
@@ -84,10 +79,8 @@ def make_env(spec: EnvironmentSpec, *, render_mode: str | None = None) -> gymnas
         known.order_enforce = False
         env = gymnasium.make(known, max_episode_steps=spec.max_episode_steps, disable_env_checker=True, **kwargs)
         return observed(env)
-    # Nothing else is called: any function of any module would do what its name in a space file says. RLlib's
-    # `MultiAgentEnv`, which nothing here imports, is derived from Gymnasium's environment.
-    several = any(base.__name__ == "MultiAgentEnv" for base in getattr(maker, "__mro__", ()))
-    if several or not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
+    # Nothing else is called: any function of any module would do what its name in a space file says.
+    if not (isinstance(maker, type) and issubclass(maker, gymnasium.Env)):
         got = str(getattr(maker, "__name__", type(maker).__name__))
         fix = "Name a class for one agent that is derived from gymnasium.Env."
         raise TrialError(where=ID, rule="must make a gymnasium.Env for one agent", got=got, fix=fix)
@@ -107,7 +100,6 @@ def _class_of(env_id: str) -> Any:
             missing = getattr(error, "name", None) or module_name
             rule = f"module '{missing}' must be there, which '{env_id}' needs"
             fix = "Check the spelling: it is imported from the directory in which the study was started, or installed."
-            fix = "Games of Procgen are written as 'procgen:coinrun'." if "procgen" in env_id.lower() else fix
             raise TrialError(where=ID, rule=rule, fix=fix) from error
         if hasattr(module, name):
             return getattr(module, name)
@@ -149,7 +141,8 @@ def observed(env: gymnasium.Env) -> gymnasium.Env:
             flattens = False
         if not flattens:
             rule = "must have an `observation_space` of arrays of a fixed size"
-            raise TrialError(where=ID, rule=rule, got=str(space), fix="Wrap the environment so that it has a Box.")
+            fix = "Wrap the environment so that it has a Box; several agents are trained by a script (`config`)."
+            raise TrialError(where=ID, rule=rule, got=str(space), fix=fix)
         env = FlattenObservation(env)
     return env if env.observation_space.dtype == np.float32 else DtypeObservation(env, np.float32)
 

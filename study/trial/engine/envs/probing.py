@@ -161,11 +161,8 @@ def why_not_here(error: BaseException, env_id: str) -> tuple[str, str]:
 
     `error` is what making it raised, of itself or by `make_env` or `probe`.
     """
-    reason = f"{described(original(error))}."
-    if isinstance(error, SpaceError):
-        reason = " ".join(fault.problem for fault in error.faults)
-    elif isinstance(error, StudyError):
-        reason = error.fault.problem
+    faults = getattr(error, "faults", None) or ([error.fault] if isinstance(error, StudyError) else [])
+    reason = " ".join(fault.problem for fault in faults) or f"{described(original(error))}."
     return reason, f"Install on every node what '{env_id}' needs, and make it work there."
 
 
@@ -244,11 +241,6 @@ def sharing(make: Callable[[], gymnasium.Env], *, apart: bool) -> Sharing:
     if alone == play(True, len(alone), math.inf):
         return "harmless"
     return "wrong" if alone == play(False, len(alone), math.inf) else "unknown"
-
-
-def in_own_processes(spec: StudySpec) -> StudySpec:
-    """Return the space whose environments share no process."""
-    return spec.having(environment={"process": "own"})
 
 
 def _outcomes(make: Callable[[], gymnasium.Env], beside: bool, steps: int, limit_s: float) -> list[bytes]:

@@ -26,7 +26,7 @@ from ray.rllib.utils import metrics as names
 from torch import Tensor, nn
 
 from study.errors import TrialError
-from study.jax_private import cpu_device, jax_obstacle, use_one_cpu_thread
+from study.jax_private import jax_obstacle, use_one_cpu_thread
 from study.trial.engine.envs.environments import are_trainable
 from study.trial.engine.extensions import ExtendedPPOTorchLearner
 
@@ -174,7 +174,6 @@ class FusedPPOLearner(ExtendedPPOTorchLearner):
         self._program = fused_program
         super().build()
         self._network = self.module[DEFAULT_MODULE_ID].unwrapped()
-        self.jax_platform = str(cpu_device().platform)
         fused_program.keep_programs()
         space, self._sizes = self._network.action_space, None
         """Choices of each component of a categorical policy; None for a Gaussian one."""

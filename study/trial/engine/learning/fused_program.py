@@ -23,7 +23,6 @@ import numpy.typing as npt
 from jax import Array, lax
 
 from study.errors import StudyError
-from study.jax_private import cpu_device
 from study.records.files import check_own
 
 _LOGGER = logging.getLogger(__name__)
@@ -165,7 +164,7 @@ class Program(NamedTuple):
         order[:count] = minibatches
         numbers = jax.tree.map(np.float32, coefficients)
         # A person's own code may have set another device, or double precision, for the whole process.
-        with jax.default_device(cpu_device()), jax.enable_x64(False):
+        with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.enable_x64(False):
             done = _compiled(self, widths, weights, packed, order, np.int32(count), numbers)
             new, result = jax.device_get(done)
         return new, result

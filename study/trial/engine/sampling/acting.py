@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.models.torch.encoder import TorchMLPEncoder
@@ -149,14 +150,12 @@ def action_rule(space: Any) -> Choices | Gaussian:
     return Choices(space.nvec.tolist(), several=True) if isinstance(space, MultiDiscrete) else Gaussian(space.shape[0])
 
 
-def scaling_for_environment(
-    space: gymnasium.Space, *, normalize_actions: bool, clip_actions: bool
-) -> Callable[[Array], Array]:
+def scaling_for_environment(space: gymnasium.Space, config: AlgorithmConfig) -> Callable[[Array], Array]:
     """Return what turns a policy's actions into the environment's, as RLlib's `NormalizeAndClipActions` does.
 
     Actions in [-1, 1] are scaled to the bounds (`normalize_actions`, RLlib's default), or clipped to them.
     """
-    if not isinstance(space, Box) or not (normalize_actions or clip_actions):
+    if not isinstance(space, Box) or not (config.normalize_actions or config.clip_actions):
         return lambda actions: actions
-    change = unsquash_action if normalize_actions else clip_action
+    change = unsquash_action if config.normalize_actions else clip_action
     return lambda actions: np.asarray(change(actions, space))

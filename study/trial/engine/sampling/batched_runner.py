@@ -32,7 +32,7 @@ from study.trial.engine.envs.environments import EnvFactory, make_lane_envs
 from study.trial.engine.extensions import NormalizedObservations, scaled_by
 from study.trial.engine.sampling.acting import action_rule, network_of, scaling_for_environment
 from study.trial.engine.sampling.lanes import LaneNoise, lane_seed
-from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, NonFiniteError, layout_of
+from study.trial.engine.sampling.runner import DivergedError, Ended, Measuring, layout_of
 
 Array = npt.NDArray[Any]
 _Ends = list[list[tuple[int, Array]]]
@@ -107,10 +107,7 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             action_space=gymnasium.vector.utils.batch_space(action_space, num_envs),
         )
         self.env.unwrapped = self.env
-        self._rule = action_rule(action_space)
-        self._scale = scaling_for_environment(
-            action_space, normalize_actions=self.config.normalize_actions, clip_actions=self.config.clip_actions
-        )
+        self._rule, self._scale = action_rule(action_space), scaling_for_environment(action_space, self.config)
         self._needs_initial_reset = True
         self._blank = SingleAgentEpisode(
             observations=InfiniteLookbackBuffer(np.zeros((1, *observation_space.shape)), 0, observation_space),
@@ -122,17 +119,17 @@ class BatchedEnvRunner(Measuring, SingleAgentEnvRunner):
             action_space=action_space,
         )
 
-    @property
-    def env_steps_per_round(self) -> int:
-        """Environment steps that a call of `sample` without arguments brings, exactly."""
-        return sum(self._steps_of_lanes())
-
     def sample(self) -> list[SingleAgentEpisode]:
         """Return this process's share of a train batch as episodes (or pieces of them), in lane order.
 
         Raises:
-            ValueError: An observation is not as its space says, or it or an output of the policy is not finite.
+            ValueError: An observation is not as its space says, or it, a reward or an output of the policy is not
+                finite.
         """
+        self._used.clear()  # nobody asks for it where no study runs
+        return self._measured(self._fragment)
+
+    def _fragment(self) -> list[SingleAgentEpisode]:
         if self._env_runner_state_server is not None:  # newer weights, where an asynchronous algorithm has put some
             newer = ray.get(self._env_runner_state_server.pull_if_newer.remote(self._weights_seq_no))
             if newer is not None:
@@ -319,4 +316,4 @@ def _diverged(observations: Array) -> ValueError:
 
 def _check_finite(*observations: Array) -> None:
     if not all(np.isfinite(each).all() for each in observations):
-        raise NonFiniteError("observations must be finite, got nan or inf")
+        raise ValueError("observations must be finite, got nan or inf")

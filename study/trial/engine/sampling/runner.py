@@ -4,7 +4,7 @@ RLlib's statistics are means of means and smoothed times; here every runner hand
 times. RLlib's own runners are below, as is what hosts many of them in one process, and `batched_runner` has ours.
 """
 
-import abc
+import functools
 import math
 import os
 import pickle
@@ -12,7 +12,7 @@ import random
 import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -31,7 +31,6 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from study.errors import TrialError
-from study.machine.host import read_peak_rss_mb
 from study.trial.engine.envs.probing import why_not_here
 from study.trial.engine.sampling.lanes import LaneLayout, lane_seed, noise_seed
 from study.trial.failures import RunnerStartError, described, original, was_lost
@@ -47,18 +46,12 @@ SampleReference = tuple[Any, dict[str, Any], RunnerMeasurement, dict[str, Any] |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerReport:
-    """What a runner process says about itself once it is up; `class_name` is of the class that samples."""
+    """What a runner process says about itself once it is up."""
 
     place: Place
     lanes: tuple[tuple[int, int], ...]
-    env_steps_per_round: int
-    class_name: str
-    torch_threads: int
-    omp_num_threads: str | None
-
-
-class NonFiniteError(ValueError):
-    """An environment returned a number that no learner can use."""
+    effective: Mapping[str, Any]
+    """For the record of what was built."""
 
 
 class DivergedError(ValueError):
@@ -94,6 +87,8 @@ class Measuring(EnvRunner):
     def _start(self, *, config: AlgorithmConfig, worker_index: int, **kwargs: Any) -> None:
         self._reported: Ended = []
         """Episodes that ended before the last `get_metrics`, their earlier fragments included."""
+        self._used: list[tuple[ProcessMeasurement, int]] = []
+        """What each call of `sample` used since `taken`, and its environment steps."""
         self._seed_of_lanes: int | None = config.seed
         started_with = config
         # Threads of the main process are the learner's, and the randomness of the local runner too.
@@ -114,45 +109,46 @@ class Measuring(EnvRunner):
         """(runner from 1, environment from 0) of every lane of this process, in lane order."""
         return layout_of(self.config).lanes_of(max(self.worker_index - 1, 0))
 
-    @property
-    @abc.abstractmethod
-    def env_steps_per_round(self) -> int:
-        """Environment steps that a call of `sample` without arguments brings; of RLlib's own at the least."""
+    def _measured(self, sample: Callable[[], list[Any]]) -> list[Any]:
+        """Return the episodes of a call of RLlib's `sample`, or of one in its place, and note what it used.
 
-    def _sample_unwatched(self, **kwargs: Any) -> Any:
-        return self.sample(**kwargs)
+        A `ValueError` says that a reward is not finite.
+        """
+        self._watch.start()
+        episodes = sample()
+        self._used.append((self._watch.stop(), sum(map(len, episodes))))
+        _check_finite(episodes)
+        return episodes
 
     def measured_sample(self) -> Sample:
         """Return one fragment of every lane with RLlib's metrics and the raw measurement.
 
         What the environment raises is in the measurement: RLlib hides it, and takes a runner that raises for dead.
         """
-        self._watch.start()
         try:
-            episodes = self._sample_unwatched()
-            measured = self._watch.stop()
-            _check_finite(episodes)
+            episodes = self.sample()
         except Exception as error:  # noqa: BLE001 (the user's environment may raise anything)
-            cause = original(error)
-            notes = (note for note in getattr(cause, "__notes__", ()) if "\n" not in note)  # the others are tracebacks
-            fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
-            if isinstance(error, DivergedError):
-                fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
-            where = f"env runner {self.worker_index}" if self.worker_index else "sampling in the main process"
-            got = ". ".join([described(cause), *notes])
-            failure = TrialError(where=where, rule="sampling must not fail", got=got, fix=fix)
-            # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
-            lines = textwrap.indent("".join(traceback.format_exception(error)), "  ")
-            failure.add_note(f"In {where}:\n{lines}")
-            return [], {}, replace(self._measurement([self._watch.stop()], env_steps=0), failure=failure)
-        return episodes, self.get_metrics(), self._measurement([measured], env_steps=sum(map(len, episodes)))
+            return [], {}, replace(self.taken(), failure=self._failure(error))
+        return episodes, self.get_metrics(), self.taken()
 
-    def _measurement(self, used: Sequence[ProcessMeasurement], *, env_steps: int) -> RunnerMeasurement:
-        """Return what was used in some intervals, with the episodes that have ended since the last call."""
+    def _failure(self, error: Exception) -> TrialError:
+        fix = f"Correct {getattr(self.config, 'script', '') or 'the environment'}: its traceback names the line."
+        if isinstance(error, DivergedError):
+            fix = "Lower lr, clip_param or num_epochs, or scale what is observed."
+        where = f"env runner {self.worker_index}" if self.worker_index else "sampling in the main process"
+        failure = TrialError(where=where, rule="sampling must not fail", got=described(original(error)), fix=fix)
+        # Indented: of the lines that begin with an exception, the last one is taken for what ended the trial.
+        failure.add_note(f"In {where}:\n{textwrap.indent(''.join(traceback.format_exception(error)), '  ')}")
+        return failure
+
+    def taken(self) -> RunnerMeasurement:
+        """Return what was sampled since the last call, with the episodes that have ended."""
+        used, env_steps, ended = [each for each, _ in self._used], sum(steps for _, steps in self._used), self._reported
+        self._used, self._reported = [], []
+        between = self._watch.stop()  # of which CPU time alone counts
         hosted = is_hosted(self.config)
         local = self.worker_index == 0 or hosted  # then the main process counts its own CPU time and memory
         pressures = [each.pressure_s for each in used if each.pressure_s is not None]
-        ended, self._reported = self._reported, []
         return RunnerMeasurement(
             runner=0 if local else self.worker_index,
             num_runners=self.config.num_env_runners if hosted else len({runner for runner, _ in self.lanes}),
@@ -161,8 +157,8 @@ class Measuring(EnvRunner):
             episode_return_sum=math.fsum(total for total, _ in ended),
             num_episodes=len(ended),
             episode_len_sum=sum(length for _, length in ended),
-            cpu_time_s=0.0 if local else math.fsum(each.cpu_time_s for each in used),
-            peak_rss_mb=0.0 if local else read_peak_rss_mb(),
+            cpu_time_s=0.0 if local else math.fsum(each.cpu_time_s for each in (*used, between)),
+            peak_rss_mb=0.0 if local else between.peak_rss_mb,
             pressure_s=math.fsum(pressures) if pressures else None,
         )
 
@@ -176,6 +172,11 @@ class Measuring(EnvRunner):
     def report(self) -> RunnerReport:
         """Return what this process really is."""
         self._watch.skip()
+        effective = {
+            "runner_class": type(self).__name__,  # of the class that samples
+            "torch_threads_runner": torch.get_num_threads(),
+            "omp_num_threads_runner": os.environ.get("OMP_NUM_THREADS"),
+        }
         return RunnerReport(
             place=Place(
                 process="runner" if self.worker_index else "main",
@@ -184,10 +185,7 @@ class Measuring(EnvRunner):
                 num_cpus=self.config.num_cpus_per_env_runner,
             ),
             lanes=self.lanes,
-            env_steps_per_round=self.env_steps_per_round,
-            class_name=type(self).__name__,
-            torch_threads=torch.get_num_threads(),
-            omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+            effective=effective,
         )
 
 
@@ -195,23 +193,14 @@ class AsRLlib(Measuring):
     """RLlib's own sampling, also where the algorithm calls it; environments are seeded by lane, noise by runner."""
 
     def __init__(self, **kwargs: Any) -> None:
-        self._sampled: list[tuple[ProcessMeasurement, int]] = []
-        """Each call of `sample`: what it used, and its environment steps."""
         super().__init__(**kwargs)
         if self.worker_index > 0 and self.config.seed is not None:
             # Anew: environments and module may have drawn while they were made.
             seed_globally(noise_seed(self.config.seed, self.worker_index))
 
     def sample(self, **kwargs: Any) -> Any:
-        """Sample as RLlib does, and measure it; raise a `NonFiniteError` where a reward is not finite."""
-        self._watch.start()
-        episodes = self._sample_unwatched(**kwargs)
-        self._sampled.append((self._watch.stop(), sum(map(len, episodes))))
-        _check_finite(episodes)
-        return episodes
-
-    def _sample_unwatched(self, **kwargs: Any) -> Any:
-        return super().sample(**kwargs)
+        """Sample as RLlib does, and measure it; raise a `ValueError` where a reward is not finite."""
+        return self._measured(functools.partial(super().sample, **kwargs))
 
     def get_metrics(self) -> Any:
         """Return RLlib's metrics, which forgets the episodes that ended: private lists, reported as smoothed means."""
@@ -219,17 +208,6 @@ class AsRLlib(Measuring):
             pieces = [*self._ongoing_episodes_for_metrics.get(last.id_, ()), last]
             self._reported.append((math.fsum(piece.get_return() for piece in pieces), sum(map(len, pieces))))
         return super().get_metrics()
-
-    def taken(self) -> RunnerMeasurement:
-        """Return what was sampled since the last call."""
-        sampled, self._sampled = self._sampled, []
-        rest = replace(self._watch.stop(), wall_time_s=0.0, pressure_s=None)  # of which CPU time alone counts
-        used = [*(each for each, _ in sampled), rest]
-        return self._measurement(used, env_steps=sum(steps for _, steps in sampled))
-
-    @property
-    def env_steps_per_round(self) -> int:  # noqa: D102 (as above)
-        return int(self.config.get_rollout_fragment_length(self.worker_index) * self.num_envs)
 
     def _try_env_reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Reset with a seed for every lane instead of RLlib's `seed + index`, which other runners use too.
@@ -257,7 +235,7 @@ def _check_finite(episodes: Sequence[Any]) -> None:
             if not np.isfinite(rewards).all():
                 index = int(np.flatnonzero(~np.isfinite(rewards))[0])
                 step = episode.t_started + index + 1
-                raise NonFiniteError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
+                raise ValueError(f"rewards must be finite, got {rewards[index]} at step {step} of an episode")
 
 
 def seed_globally(seed: int) -> None:
