@@ -109,13 +109,6 @@ class Invented(Driven):
             self.conductor.finish(trial, None)
 
 
-def with_policy(record: Record) -> Record:
-    """Return the end of a finished trial as if it had left a policy: to pack and to write so many takes long."""
-    if not isinstance(record, TrialEnded) or record.status != "finished":
-        return record
-    return replace(record, checkpoint=f"checkpoints/trial_{record.trial:05d}")
-
-
 def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | None = None) -> list[Record]:
     """Return all records of a study.
 
@@ -126,7 +119,10 @@ def study_records(spec: StudySpec, outcome: Outcome = outcome, *, until: str | N
     """
     with tempfile.TemporaryDirectory() as folder:
         Invented(Path(folder), spec).run(outcome)
-        found = [with_policy(each) for each in records(Path(folder))]
+        found = records(Path(folder))
+    for at, each in enumerate(found):
+        if isinstance(each, TrialEnded) and each.status == "finished":  # to pack so many policies takes long
+            found[at] = replace(each, checkpoint=f"checkpoints/trial_{each.trial:05d}")
     for at, record in enumerate(found):
         if isinstance(record, StageDecided) and record.phase == until:
             return found[: at - isinstance(found[at - 1], SettingsFrozen)]

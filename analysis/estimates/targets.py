@@ -61,7 +61,7 @@ def restricted(times: FloatArray, since: FloatArray, *, horizon: float) -> Estim
     # The ratio to a sample that is the horizon itself has the bootstrap of the mean alone.
     whole = np.full(times.size, horizon)
     exact = bool((since == times).all())
-    share = ratio_of_means(times, whole, first_since=None if exact else since, second_since=None if exact else whole)
+    share = ratio_of_means(times, whole, since=None if exact else (since, whole))
     mean = scaled(share, horizon)
     # Equal runs: rounding must not put the value outside of its interval.
     return replace(mean, low=min(mean.low, mean.value), high=max(mean.high, mean.value), n=times.size)

@@ -84,14 +84,11 @@ class Design(Protocol):
         spec: StudySpec,
         ledger: Ledger,
         append: Callable[[Record], Any],
-        *,
         until: str | None = None,
-        announce: Callable[[str], None] = lambda text: None,
     ) -> Course:
         """Return what steers a session.
 
-        `append` writes a record and applies it to the ledger; `until` is the last of `stages` to run, None runs all;
-        `announce` tells the person something that they should keep.
+        `append` writes a record and applies it to the ledger; `until` is the last of `stages` to run, None runs all.
         """
         return Course()
 

@@ -22,9 +22,8 @@ from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from study.designs.search import merit
-from study.errors import RecordError
 from study.records.ledger import Ledger, TrialRow, result_of
-from study.records.records import RESTORE, TrialRequest
+from study.records.records import TrialRequest
 from study.space.domains import Choices, Range
 from study.space.parameters import SCALE, Value
 from study.space.sections import Sampler
@@ -51,16 +50,10 @@ class Proposer:
     """Proposes what the trials of one study run, by its space and its records."""
 
     def __init__(self, spec: StudySpec, ledger: Ledger) -> None:
-        """Take up a study; `ledger` grows meanwhile.
-
-        Raises:
-            RecordError: A proposal on record does not lie in the space.
-        """
+        """Take up a study; `ledger` grows meanwhile."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._ledger = spec, ledger
         self._tuned = {name: domain for name, domain in distributions(spec).items() if name != SCALE}
-        for row in self._known():
-            trial_of(spec, row)
 
     def ask(self, request: TrialRequest) -> tuple[dict[str, Value], int | None]:
         """Return the tuned parameters of a request's trial and their number among the proposals.
@@ -101,7 +94,6 @@ class Proposer:
                 value=failure if row.ended and values[row.trial] is None else values[row.trial],
             )
             for row in known
-            if row.proposed.keys() >= self._tuned.keys()
         ]
 
 
@@ -179,11 +171,7 @@ def value_of(spec: StudySpec, row: TrialRow) -> float | None:
 
 
 def trial_of(spec: StudySpec, row: TrialRow) -> FrozenTrial:
-    """Return an Optuna trial that is whole: ended as on record, or else running with its parameters.
-
-    Raises:
-        RecordError: Its proposal does not lie in the space.
-    """
+    """Return an Optuna trial that is whole: ended as on record, or else running with its parameters."""
     known: dict[str, Value] = {**row.proposed, SCALE: row.num_env_runners}
     domains = {name: domain for name, domain in distributions(spec).items() if name in known}
     state, value, seen = TrialState.RUNNING, None, dict[str, Any]()
@@ -192,21 +180,13 @@ def trial_of(spec: StudySpec, row: TrialRow) -> FrozenTrial:
         state = TrialState.FAIL if value is None else TrialState.COMPLETE
         finished = row.status == "finished"
         seen = {"final_return": row.summary.get("final_return")} if finished else {"reason": row.reason}
-    try:
-        trial = create_trial(
-            state=state,
-            value=value,
-            params={name: known[name] for name in domains},
-            distributions=domains,
-            user_attrs={TRIAL: row.trial, "seed": row.seed, "baseline": row.anchor, **seen},
-        )
-    except (ValueError, TypeError) as error:
-        raise RecordError(
-            where=f"trial {row.trial}",
-            rule="what was proposed must lie in the space",
-            got=f"another value ({error})",
-            fix=RESTORE,
-        ) from error
+    trial = create_trial(
+        state=state,
+        value=value,
+        params={name: known[name] for name in domains},
+        distributions=domains,
+        user_attrs={TRIAL: row.trial, "seed": row.seed, "baseline": row.anchor, **seen},
+    )
     trial.datetime_start = datetime.fromtimestamp(row.started)
     if row.ended and row.ended_at is not None:
         trial.datetime_complete = datetime.fromtimestamp(row.ended_at)

@@ -7,7 +7,7 @@ import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
@@ -84,19 +84,17 @@ class Conductor:
         deadline: float | None = None,
         until: str | None = None,
         keep_going: bool = False,
-        announce: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Open a session: end the attempts that a killed driver left.
 
         `log` are the study's records, open, which have led to `ledger`. The time budget ends at `deadline`, on the
-        clock of `time.monotonic`; `until` is the last stage of the design that this session runs; `announce` tells the
-        person something that they should keep.
+        clock of `time.monotonic`; `until` is the last stage of the design that this session runs.
         """
         self.spec, self.plan, self.folder, self.ledger = spec, plan, folder, ledger
         self.stop: StudyClosed | None = None
         self.is_broken, self._keep_going = False, keep_going
         self._log, self._proposer, self.design = log, Proposer(spec, ledger), design_of(spec)
-        self._course = self.design.course(spec, ledger, self._append, until=until, announce=announce)
+        self._course = self.design.course(spec, ledger, self._append, until)
         self.queue = TrialQueue(plan, ledger.rows, deadline=deadline)
         self._beside: dict[int, list[TrialRow]] = {}
         """Trials that run -> the attempts that have run beside them."""

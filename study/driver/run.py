@@ -164,7 +164,6 @@ class _Session:
             deadline=deadline,
             until=self.options.until,
             keep_going=self.options.keep_going,
-            announce=self.display.note,
         )
         self.display.watch(conductor)
         return conductor

@@ -159,14 +159,6 @@ def _extension(name: str, default: Value | None, meaning: str, **options: Any) -
     )
 
 
-def _set_clip_end_fraction(config: Any, value: Value, env_steps: int | None) -> None:
-    _told(config, CLIP_END_FRACTION, None if value == 1 else [value, env_steps])
-
-
-def _clip_end_fraction_of(config: Any) -> Any:
-    return config.learner_config_dict.get(CLIP_END_FRACTION, [1.0])[0]
-
-
 # --- the entries ------------------------------------------------------------------------------------------------------
 
 _whole = partial(Parameter, kind=int, minimum=1)
@@ -215,7 +207,9 @@ _ALL = (
     # What follows RLlib has not, but for its places for extensions: connectors, and a learner derived from its own.
     Parameter(CLIP_END_FRACTION, 1.0, "Share of `clip_param` that is left at the end of `budget.env_steps`; it falls "
               "linearly, once an iteration.", algorithms=_OF_PPO, maximum=1, rllib=1.0, optional=EVERY,
-              set=_set_clip_end_fraction, read=_clip_end_fraction_of),
+              set=lambda config, value, env_steps: _told(
+                  config, CLIP_END_FRACTION, None if value == 1 else [value, env_steps]),
+              read=lambda config: config.learner_config_dict.get(CLIP_END_FRACTION, [1.0])[0]),
     _switch("normalize_observations", 0, "1: observations in units of their deviation from their mean so far, clipped "
             "to 10, as VecNormalize has them. Evaluations do not change them.", algorithms=_SYNCHRONOUS),
     _switch("normalize_rewards", 0, "1: rewards divided by the deviation of the discounted return so far, and clipped "

@@ -25,6 +25,8 @@ LEVEL = 0.95
 """Nominal coverage of an interval, unless another is asked for."""
 NUM_RESAMPLES = 2_000
 """Resamples of a bootstrap: the ends of a 95 % interval then move by about 2 % of its width between two seeds."""
+NUM_PERMUTATIONS = 9_999
+"""Permutations of a comparison: the least p-value is then 1 in 10,000."""
 BOOTSTRAP = "expanded percentile bootstrap"
 SEED = 20_251_121
 """Of all resamples: the same runs, sorted, have the same interval everywhere."""
@@ -114,7 +116,6 @@ def bootstrap(
     statistic: Callable[..., FloatArray],
     *,
     level: float,
-    num_resamples: int,
 ) -> Estimate:
     """Return `value` with percentiles of resamples within each sample, spread as Student's t would be.
 
@@ -135,7 +136,7 @@ def bootstrap(
         samples,
         statistic,
         vectorized=True,
-        n_resamples=num_resamples,
+        n_resamples=NUM_RESAMPLES,
         confidence_level=float(1 - 2 * stats.norm.sf(quantile)),
         method="percentile",
         rng=np.random.default_rng(SEED),
@@ -181,8 +182,7 @@ def difference_of_means(
     *,
     level: float = LEVEL,
     side: Side = "both",
-    first_solved: npt.ArrayLike | None = None,
-    second_solved: npt.ArrayLike | None = None,
+    solved: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
 ) -> Estimate:
     """Return mean(first) - mean(second) of independent runs with Welch's t interval.
 
@@ -195,8 +195,7 @@ def difference_of_means(
         second: One number per run, shape (runs of the second,).
         level: Nominal coverage, in (0, 1).
         side: "both", or "lower" for a one-sided lower bound at `level`; `high` is then inf.
-        first_solved: Which runs of the first learnt the task, boolean; None where there is no such thing.
-        second_solved: The same of the second.
+        solved: Which runs of each learnt the task, boolean; None where there is no such thing.
 
     Source:
         Welch, Biometrika 34 (1947), with Satterthwaite's degrees of freedom. SciPy's `ttest_ind` agrees (tested).
@@ -208,43 +207,32 @@ def difference_of_means(
         share = errors[0] / squared if squared > 0 else 0.5
         degrees = 1 / (share**2 / (one.size - 1) + (1 - share) ** 2 / (two.size - 1))
     value, n = float(one.mean() - two.mean()), one.size + two.size
-    if few_and_mixed(first_solved, one.size) or few_and_mixed(second_solved, two.size):
+    if any(few_and_mixed(kinds, each.size) for kinds, each in zip(solved or (), (one, two), strict=False)):
         return without_interval(value, n=n, level=level, method=MIXED)
     return t_estimate(value, squared, degrees, n=n, level=level, side=side, method="Welch t")
-
-
-def iqm(values: npt.ArrayLike) -> float:
-    """Return the mean of one number per run, shape (runs,), after floor(n / 4) runs are cut from each end.
-
-    It does not see failures of fewer than a quarter of the runs: where these matter, use the mean.
-
-    Source:
-        Agarwal et al., NeurIPS 2021 (rliable's `aggregate_iqm`): whole runs are cut, there are no fractional weights.
-    """
-    return float(_iqm(as_sample("values", values), axis=0))
 
 
 def _iqm(runs: FloatArray, axis: int) -> FloatArray:
     return np.asarray(stats.trim_mean(runs, TRIMMED_SHARE, axis=axis), dtype=np.float64)
 
 
-def iqm_interval(
-    values: npt.ArrayLike, *, num_resamples: int = NUM_RESAMPLES, solved: npt.ArrayLike | None = None
-) -> Estimate:
+def iqm_interval(values: npt.ArrayLike, *, solved: npt.ArrayLike | None = None) -> Estimate:
     """Return the interquartile mean with an interval; for the arguments see `mean_interval`.
 
-    Below five runs it is the trimmed Student's t. From five runs on it is the expanded percentile `bootstrap`: of those
-    that were simulated (`README.md`) the only one that is not below 95 % where a study has its runs.
+    Floor(n / 4) runs are cut from each end, as rliable's `aggregate_iqm` does. It does not see failures of fewer than
+    a quarter of the runs: where these matter, use the mean. The interval is the trimmed Student's t below five runs.
+    From five on it is the expanded percentile `bootstrap`: of those that were simulated (`README.md`) the only one that
+    is not below 95 % where a study has its runs.
 
     Source:
-        Yuen, Biometrika 61 (1974), for the trimmed t.
+        Agarwal et al., NeurIPS 2021. Yuen, Biometrika 61 (1974), for the trimmed t.
     """
     sample = np.sort(as_sample("values", values))
-    n, value = sample.size, iqm(sample)
+    n, value = sample.size, float(_iqm(sample, axis=0))
     if few_and_mixed(solved, n):
         return without_interval(value, n=n, level=LEVEL, method=MIXED)
     if n >= FEWEST_RUNS:
-        return bootstrap(value, (sample,), _iqm, level=LEVEL, num_resamples=num_resamples)
+        return bootstrap(value, (sample,), _iqm, level=LEVEL)
     cut = int(TRIMMED_SHARE * n)
     kept, winsorised = n - 2 * cut, np.clip(sample, sample[cut], sample[n - cut - 1])
     squared = variance(winsorised) * (n - 1) / (kept * (kept - 1)) if kept > 1 else 0.0
@@ -267,14 +255,12 @@ def rate_interval(successes: int, n: int) -> Estimate:
     return Estimate(value=successes / n, low=low, high=high, n=n, level=LEVEL, method="Clopper-Pearson")
 
 
-def better_with_permutation(
-    first: npt.ArrayLike, second: npt.ArrayLike, *, rng: np.random.Generator, num_resamples: int = 9_999
-) -> float:
+def better_with_permutation(first: npt.ArrayLike, second: npt.ArrayLike, *, rng: np.random.Generator) -> float:
     """Return the one-sided p-value that mean(first) > mean(second), by a studentised permutation test of the runs.
 
     The statistic is Welch's t. So the test is exact under "both samples come from one distribution", with any ties and
     any share of zeros, and tends to its level under "equal means" where spreads differ, as a permutation of plain means
-    does not. All assignments are tried where there are no more than `num_resamples`. **Not to be trusted for rare
+    does not. All assignments are tried where there are no more than `NUM_PERMUTATIONS`. **Not to be trusted for rare
     failures**: where `first` fails in 5 to 10 % of runs and a steady `second` has the same mean, p <= 0.05 comes up in
     15 to 45 % of samples of 5 to 20 runs, at 30 % in 8 to 17 % (tested).
 
@@ -282,7 +268,6 @@ def better_with_permutation(
         first: One number per run, shape (runs of the first,).
         second: One number per run, shape (runs of the second,).
         rng: Source of the permutations.
-        num_resamples: Permutations, >= 1.
 
     Source:
         Janssen, Statistics & Probability Letters 36 (1997); Chung and Romano, Annals of Statistics 41 (2013).
@@ -302,7 +287,7 @@ def better_with_permutation(
         return np.asarray(np.round(bounded, EQUAL_DIGITS), dtype=np.float64)
 
     test = stats.permutation_test(
-        (one - least, two - least), statistic, alternative="greater", n_resamples=num_resamples, rng=rng
+        (one - least, two - least), statistic, alternative="greater", n_resamples=NUM_PERMUTATIONS, rng=rng
     )
     return float(test.pvalue)
 
@@ -330,9 +315,7 @@ def ratio_of_means(
     second: npt.ArrayLike,
     *,
     level: float = LEVEL,
-    num_resamples: int = NUM_RESAMPLES,
-    first_since: npt.ArrayLike | None = None,
-    second_since: npt.ArrayLike | None = None,
+    since: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
 ) -> Estimate:
     """Return mean(first) / mean(second) of times, with the expanded percentile bootstrap: above 1, `second` is faster.
 
@@ -340,7 +323,7 @@ def ratio_of_means(
     counts as the horizon: the ratio is then a bound, not the speed-up. Equal runs have equal intervals.
 
     Where evaluations are apart, the target is reached at some time since the evaluation before, which resamples do not
-    know. With `first_since` or `second_since` the lower end is that of the earliest times of `first` over the recorded
+    know. With `since` the lower end is that of the earliest times of `first` over the recorded
     ones of `second`, the upper end that of the recorded ones over the earliest: the interval holds wherever in between
     the truth lies (`test_the_ends_of_a_ratio_hold_the_time_between_two_looks`).
 
@@ -348,9 +331,8 @@ def ratio_of_means(
         first: Times, shape (runs of the first,), > 0, any unit.
         second: Times, shape (runs of the second,), in the same unit.
         level: Nominal coverage, in (0, 1).
-        num_resamples: Resamples, >= 1.
-        first_since: When each run of `first` was last seen without the target; None where the times are exact.
-        second_since: The same of `second`.
+        since: When each run of `first`, and of `second`, was last seen without the target; None where the times are
+            exact.
 
     Returns:
         A ratio, > 0, of the recorded times. No interval when a sample has fewer than `FEWEST_RUNS` runs, or when all
@@ -364,12 +346,11 @@ def ratio_of_means(
         return nothing
 
     def resampled(above: FloatArray, below: FloatArray) -> Estimate:
-        return bootstrap(value, (above, below), _ratio, level=level, num_resamples=num_resamples)
+        return bootstrap(value, (above, below), _ratio, level=level)
 
-    if first_since is None and second_since is None:
+    if since is None:
         return resampled(one, two)
-    earliest = one if first_since is None else np.sort(as_sample("first_since", first_since))
-    others = two if second_since is None else np.sort(as_sample("second_since", second_since))
+    earliest, others = (np.sort(as_sample("since", each)) for each in since)
     # The upper end by the inverse ratio: its denominator is never 0.
     low, inverse = resampled(earliest, two).low, resampled(others, one).low
     if not np.isfinite(low) or (low <= 0 and inverse <= 0):

@@ -14,7 +14,7 @@ from collections import Counter
 import numpy as np
 from scipy import stats
 
-from study.designs.holdup.verdict import Arm, Run, compare, judge, search_paid
+from study.designs.holdup.verdict import HOLDS_UP, Arm, Run, compare, in_words, judge, search_paid
 from study.space.sections import HoldUpSpec
 
 SEEDS, SCALES, SMALL = 20, (46, 23, 64), 10
@@ -37,7 +37,6 @@ def study(rng, spread, *, loss=0.0, misses=0.0, fails=0.0, bad_scales=3, seeds=S
         failed, missed = rng.random(seeds) < fails * bad, rng.random(seeds) < misses * bad
         runs = [
             Run(
-                seed=seed,
                 score=None if failed[seed] else float(score[seed]),
                 solved_at=(not (failed[seed] or missed[seed]),) * 3,
             )
@@ -58,7 +57,7 @@ def confirmed(arms):
         unseen_scales=[scale for name, scale in arms if name == "winner" and scale not in (SCALES[0], SMALL)],
         confirm={"num_seeds": len(arms["winner", SCALES[0]].runs)},
     )
-    return judge(arms, holdup, None).learning
+    return in_words(judge(arms, holdup, None)) == HOLDS_UP
 
 
 def simulated(spread, studies, *, seed=(0,), **case):
@@ -84,10 +83,7 @@ def paid(spread, studies, losses):
             Arm(
                 name=str(place),
                 scale=SCALES[0],
-                runs=tuple(
-                    Run(seed=number, score=float(score), solved_at=(True,))
-                    for number, score in enumerate(rng.normal(1 - loss, spread, SEEDS))
-                ),
+                runs=tuple(Run(score=float(score), solved_at=(True,)) for score in rng.normal(1 - loss, spread, SEEDS)),
             )
             for place, loss in enumerate((0.0, *losses))
         ]

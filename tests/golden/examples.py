@@ -5,7 +5,6 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +84,3 @@ def views_of(of: Study) -> str:
         texts[f"figures.{name}"] = [figure.title, figure.alt, figure.caption, figure.missing, drawn]
     digests = {name: " ".join(map(_digest, own)) for name, own in texts.items()}
     return f"{_anywhere(of.answer(price_per_cpu_hour=0.5).to_text(80))}\n{json.dumps(digests, indent=1)}\n"
-
-
-def files(wanted: Callable[[str], bool]) -> Iterator[tuple[Path, str]]:
-    """Yield the golden files of the studies with what they should hold."""
-    for name, of in studies().items():
-        if wanted(f"examples/{name}"):
-            yield GOLDEN / f"{name}.txt", views_of(of)

@@ -7,7 +7,7 @@ moves as trials report, and at no other time, so that a study comes to the same 
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,6 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [rounded(each) for each in value]
     return float(f"{value:.9g}") if isinstance(value, float) else value
-
-
-def files(wanted: Callable[[str], bool], folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the golden files of sequences with what they should hold."""
-    for name in filter(lambda name: wanted(f"sequences/{name}"), CASES):
-        yield GOLDEN / f"{name}.jsonl", text_of(name, folder / name)
 
 
 # --- the studies ---------------------------------------------------------------------------------------------------

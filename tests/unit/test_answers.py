@@ -17,7 +17,7 @@ from analysis.opened import Study
 from analysis.quantity import estimate_of
 from analysis.tables.table import number
 from study.records.ledger import Ledger
-from study.statistics import iqm
+from study.statistics import iqm_interval
 from tests import synthetic
 from tests.examples import example
 from tests.planted import Truth, as_frame, planted_runs, run, study
@@ -186,9 +186,9 @@ def test_a_curve_is_the_interquartile_mean_over_runs():
     runs = [learner(trial, seed=trial) for trial in range(5)]
     frame = curves_of(runs, [curve(trial, (1.0, finals[trial])) for trial in range(5)])
     assert frame["at"].tolist() == [100, 200]
-    assert frame["value"].tolist() == [1.0, iqm(finals)]
+    assert frame["value"].tolist() == [1.0, iqm_interval(finals).value]
     last = frame.iloc[-1]
-    assert last["low"] < iqm(finals) < last["high"]
+    assert last["low"] < iqm_interval(finals).value < last["high"]
     assert last["n"] == 5
 
 
@@ -198,7 +198,7 @@ def test_a_failed_run_counts_at_the_floor_from_its_end_on():
     frame = curves_of(runs, curves)
     at = frame.set_index("at")["value"]
     assert at[100] == 50
-    assert at[300] == pytest.approx(iqm([90, 90, FLOOR]))
+    assert at[300] == pytest.approx(iqm_interval([90, 90, FLOOR]).value)
     assert frame["n"].tolist()[-1] == 3
     assert frame["n_failed"].tolist()[-1] == 1
     assert curves_of(runs, curves, floor=None)["n"].max() == 2

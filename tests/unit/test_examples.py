@@ -12,7 +12,6 @@ import pytest
 
 from analysis.estimates import QUANTITIES
 from analysis.figures import FIGURES
-from analysis.opened import Study
 from study.records.folder import StudyFolder
 from study.statistics import mean_interval
 from tests.examples import example
@@ -21,10 +20,6 @@ ANALYSIS = Path(__file__).resolve().parents[2] / "analysis"
 EXAMPLES = sorted(folder.name for folder in ANALYSIS.glob("example_*"))
 WITH_ESTIMATES = ("example_throughput", "example_study", "example_table")
 PROTOCOL = (ANALYSIS.parent / "study" / "designs" / "holdup" / "README.md").read_text()
-NOT_ESTIMATED = {
-    ("return_steps", "value"): "points of curves",
-}
-"""Printed numbers that are in no frame of estimates -> why."""
 NUMBER = r"(-?[\d,]*\.?\d+)(?:%| %)?"
 WRITTEN = re.compile(rf"{NUMBER} \[{NUMBER}, {NUMBER}\]")
 Triple = tuple[float, float, float]
@@ -43,16 +38,6 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
         ]
     paid = content["search"]["sentence"].partition(":")[0]
     assert paid in " ".join(section.replace("**", "").split())
-
-
-def test_no_two_recorded_studies_share_a_test_seed():
-    seeds = {}
-    for name in EXAMPLES:
-        runs = example(name).trials
-        judged = runs[runs["stage"] == "confirm"] if "stage" in runs else runs.iloc[:0]
-        seeds[name] = {int(seed) for seed in judged["seed"]}, {int(seed) for seed in runs["seed"].dropna()}
-    for name, (judging, _) in seeds.items():
-        assert not judging & set().union(*(every for other, (_, every) in seeds.items() if other != name))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -107,28 +92,6 @@ def triples(frame: pd.DataFrame) -> Iterator[tuple[str, Triple]]:
                 yield str(column), (row[0], row[1], row[2])
 
 
-def printed(study: Study) -> Iterator[tuple[str, str, Triple]]:
-    """Yield where and what a reader is shown: tables, figures, the answer's tables."""
-    frames = [(table.key, table.frame) for table in (*study.tables.values(), *study.answer().tables)]
-    frames += [(figure.key, figure.frame) for figure in study.figures.values() if figure.drawn]
-    for key, frame in frames:
-        for column, triple in triples(frame):
-            yield key, column, triple
-
-
-def sentences(study: Study) -> Iterator[tuple[str, str]]:
-    """Yield every text beside the numbers: conclusions, notes, titles, captions, the answer."""
-    texts = [(table.key, table.conclusion, *table.notes) for table in study.tables.values()]
-    texts += [(figure.key, figure.title, figure.alt, figure.caption) for figure in study.figures.values()]
-    for key, *own in (*texts, ("answer", study.answer().to_text())):
-        yield from ((key, text) for text in own)
-
-
-def known(study: Study) -> np.ndarray:
-    frame = study.estimates().dropna(subset=["low", "high"])
-    return np.array([*frame[["value", "low", "high"]].to_numpy(dtype=float).tolist(), *certified(study.certificate)])
-
-
 def certified(content: Any) -> Iterator[list[float]]:
     """Yield the estimates with an interval that a certificate holds."""
     if isinstance(content, dict) and {"value", "low", "high"} <= content.keys():
@@ -141,29 +104,27 @@ def certified(content: Any) -> Iterator[list[float]]:
 
 @pytest.mark.parametrize("name", WITH_ESTIMATES)
 def test_what_is_printed_is_an_estimate_with_its_interval(name):
-    study = example(name)
-    estimates, strange, seen = known(study), [], 0
-    for key, column, triple in printed(study):
-        same = np.isclose(estimates[:, 0], triple[0], rtol=1e-9, atol=1e-12)
-        equal = np.isclose(estimates[same], triple, rtol=1e-9, atol=1e-12).all(axis=1).any()
+    """In tables and figures, and in every sentence beside them."""
+    study, strange, seen = example(name), [], 0
+    tables, figures, answer = [*study.tables.values()], [*study.figures.values()], study.answer()
+    frame = study.estimates().dropna(subset=["low", "high"])[["value", "low", "high"]]
+    known = np.array([*frame.to_numpy(dtype=float).tolist(), *certified(study.certificate)])
+    frames = [(table.key, table.frame) for table in (*tables, *answer.tables)]
+    frames += [(figure.key, figure.frame) for figure in figures if figure.drawn]
+    printed = [(key, *each) for key, frame in frames for each in triples(frame)]
+    for key, column, triple in printed:
+        same = np.isclose(known[:, 0], triple[0], rtol=1e-9, atol=1e-12)
+        equal = np.isclose(known[same], triple, rtol=1e-9, atol=1e-12).all(axis=1).any()
         seen += bool(equal)
-        if not equal and (same.any() or (key, column) not in NOT_ESTIMATED):
-            strange.append((key, column, triple, estimates[same].tolist()))
-    assert strange == []
-    assert seen >= 2
-
-
-@pytest.mark.parametrize("name", WITH_ESTIMATES)
-def test_an_interval_in_a_sentence_is_that_of_a_table_or_an_estimate(name):
-    study = example(name)
-    every = np.array([*known(study).tolist(), *(triple for _, _, triple in printed(study))])
-    strange = []
-    for key, text in sentences(study):
-        for match in WRITTEN.finditer(text):
-            unit = 100.0 if "%" in match[0] else 1.0
-            numbers = [float(each.replace(",", "")) / unit for each in match.groups()]
-            decimals = [len(each.partition(".")[2]) for each in match.groups()]
-            room = [0.51 * 10.0**-places / unit for places in decimals]
-            if not (np.abs(every - numbers) <= room).all(axis=1).any():
-                strange.append((key, match[0]))
-    assert strange == []
+        if not equal and (same.any() or (key, column) != ("return_steps", "value")):  # points of curves
+            strange.append((key, column, triple, known[same].tolist()))
+    assert strange == [] and seen >= 2
+    every = np.array([*known.tolist(), *(triple for _, _, triple in printed)])
+    texts = [text for table in tables for text in (table.conclusion, *table.notes)]
+    texts += [text for figure in figures for text in (figure.title, figure.alt, figure.caption)]
+    for match in (match for text in (*texts, answer.to_text()) for match in WRITTEN.finditer(text)):
+        unit = 100.0 if "%" in match[0] else 1.0
+        numbers = [float(each.replace(",", "")) / unit for each in match.groups()]
+        decimals = [len(each.partition(".")[2]) for each in match.groups()]
+        room = [0.51 * 10.0**-places / unit for places in decimals]
+        assert (np.abs(every - numbers) <= room).all(axis=1).any(), match[0]

@@ -11,7 +11,7 @@ from study.records.folder import StudyFolder
 from study.space.parsing import SHIPPED, parse_space, read_text
 from study.space.spec import as_of_now
 from tests import holdup
-from tests.spaces import read_again, spec
+from tests.spaces import read_again, spec, throughput_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,22 +42,6 @@ def test_all_faults_of_fields_are_reported_at_once_and_then_all_rules_between_fi
         with pytest.raises(SpaceError) as caught:
             spec(**{where.replace(".", "__"): value for where, value in wrong.items()})
         assert {fault.where for fault in caught.value.faults} == set(wrong)
-
-
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        ("a: 1\na: 2", "keys must be distinct"),
-        ("a: !custom 3", "anchors, aliases, tags and dates"),
-        ("", "must be a mapping of keys to values"),
-        ("? [a, b]\n: 3", "keys must be text"),
-        ("1: a\n'1': b", "keys must be distinct"),
-        ("a: " + "[" * 5000, "must be YAML (maximum depth"),
-        ("a: &a [1, 1]\nb: *a", "anchors, aliases, tags and dates"),
-    ],
-)
-def test_text_that_is_not_a_plain_mapping_is_refused(text, rule):
-    assert any(fault.rule.startswith(rule) for fault in text_faults(text))
 
 
 def test_overrides_replace_and_add_values_and_name_themselves_when_wrong():
@@ -110,6 +94,12 @@ MISTAKES = [  # text -> what stands in its place; place and line of the fault, a
     ("  id", "\tid", "file", 2, "spaces in front of keys"),
     ("id: CartPole-v1", "id: Cart\x07Pole-v1", "file", 2, "no control characters"),
     (RUNNERS, "[1, 2, 4", "file", 7, "brackets in pairs"),
+    (RUNNERS, "[" * 5000, "file", 7, "brackets in pairs"),
+    (PLAIN, "", "file", None, "Write keys with their values"),
+    ("num_trials: 12", "num_trials: 12\n  num_trials: 3", "search.num_trials", 14, "Remove one of the two."),
+    ("num_trials: 12", "1: a\n  '1': b", "search.1", 14, "Remove one of the two."),
+    ("num_trials: 12", "? [a, b]\n  : 3", "search", 13, "Write another key."),
+    (RUNNERS, "&a [1, 2]\n  lr: *a", "parameters.num_env_runners", 7, "Write a plain value."),
 ]  # fmt: skip
 
 
@@ -134,6 +124,8 @@ def test_a_range_of_runners_stands_for_scales():
     for said, scales in (("{low: 1, high: 46}", (1, 2, 4, 8, 16, 32, 46)), ("{low: 10, high: 46}", (10, 20, 40, 46))):
         loaded = parse_space(read_text(PLAIN.replace(RUNNERS, said), name="test.yaml"))
         assert (loaded.scales, read_again(loaded).digest()) == (scales, loaded.digest())
+    axes = throughput_spec(throughput__grids={"all": {"num_learners": {"low": 0, "high": 4}}}).throughput.axes()
+    assert axes == {"all": {"num_learners": [0, 1, 2, 4]}}
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path: Path):

@@ -69,7 +69,6 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SEARCH, "environment.backend: envpool, runner: stock", "", "envpool"),
     (SEARCH, "parameters.normalize_rewards: 1, resources.num_learners: 2", "", "1"),
     (SEARCH, "environment.kwargs: {a: [{b: .inf}]}", "environment.kwargs.a.0.b", "inf"),
-    (SEARCH, f"model.fcnet_hiddens: {[9] * 65}", "", ""),
     (SEARCH, "throughput.grids.a.num_epochs: [1, 2]", "throughput", ""),
     (SEARCH, "model: {conv_net: nature, conv_filters: [[16, 4, 2]]}", "model.conv_filters", ""),
     (SEARCH, "config_args: a", "", "a"),
@@ -117,13 +116,11 @@ BROKEN: list[tuple[Mapping[str, Any], str, str, str]] = [
     (SCHEDULED, "search: {}, holdup: {target_scale: 2, small_scale: 1}", "holdup", ""),
     # times
     (TIMED, "throughput: null", "", ""),
-    (TIMED, "throughput: {}", "throughput.grids", ""),
     (TIMED, "algorithm: A2C, parameters.num_epochs: null, parameters.minibatch_size: null",
      "throughput.grids.epochs.num_epochs", ""),
     (TIMED, "throughput.grids.bad: {num_env_runners: [1, 4], steps_per_env_runner: 50}", "", "100 > 50"),
     (TIMED, "throughput.grids.bad: {num_env_runners: [401, 500]}", "", "401 lanes and 400 steps"),
     (TIMED, "throughput.grids.bad: {num_learners: 4, train_batch_size: 402}", "", "402"),
-    (TIMED, "throughput.blocks: 200000", "", "200000"),
     (TIMED, f"throughput.grids.bad: {{num_epochs: {list(range(1, 102))}, train_batch_size: [400, 500, 600, 700, "
      f"800, 900, 1000, 1100, 1200, 1300]}}", "throughput.grids", "1020"),
     (TIMED, "parameters.num_env_runners: [1, 2]", "", "several"),

@@ -53,12 +53,11 @@ def test_killed_between_freezing_and_deciding(undisturbed, tmp_path):
 
 
 def test_until_a_stage_and_on(undisturbed, tmp_path):
-    names = list(STAGES)
     for stage in ("search", "race"):
         closed = Invented(tmp_path, space(), until=stage).run(planted)
         assert closed.reason == "until"
         assert decisions(tmp_path)[-1].stage == stage
-        assert all(names.index(row.stage) <= names.index(stage) for row in rows(tmp_path).values())
+        assert all(STAGES.index(row.stage) <= STAGES.index(stage) for row in rows(tmp_path).values())
     assert Invented(tmp_path, space(), until="confirm").run(planted).reason == "complete"
     assert essence(tmp_path) == essence(undisturbed)
 
@@ -66,7 +65,7 @@ def test_until_a_stage_and_on(undisturbed, tmp_path):
 def test_a_study_goes_through_its_stages_and_finds_the_planted_setting(tmp_path):
     drive = Invented(tmp_path, space(num_settings=24))
     assert drive.run(planted).reason == "complete"
-    assert [each.phase for each in decisions(tmp_path)] == [name for _, name in phases(drive.spec.holdup)]
+    assert [each.phase for each in decisions(tmp_path)] == [name for _, name, _ in phases(drive.spec.holdup)]
     frozen = drive.conductor.ledger.frozen
     setting = frozen.settings[frozen.winner]
     assert abs(math.log10(setting["lr"]) + 3) < 0.4

@@ -25,12 +25,6 @@ def test_cells_are_the_cross_products_around_the_base_each_once():
     assert (weak.scales, weak.domain("train_batch_size"), weak.rules) == ((4,), 800, {})
 
 
-def test_a_range_in_a_grid_stands_for_a_list():
-    said = {"num_env_runners": {"low": 1, "high": 6}, "num_learners": {"low": 0, "high": 4}}
-    axes = throughput_spec(throughput__grids={"all": said}).throughput.axes()
-    assert axes == {"all": {"num_env_runners": [1, 2, 4, 6], "num_learners": [0, 1, 2, 4]}}
-
-
 def test_a_grid_is_one_fault_and_no_minibatch_is_clipped_in_silence():
     with pytest.raises(SpaceError) as caught:
         throughput_spec(throughput__grids__bad={"num_env_runners": [500, 600, 700]})

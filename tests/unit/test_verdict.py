@@ -12,12 +12,12 @@ from study.designs.holdup.verdict import (
     Arm,
     Check,
     Run,
-    Verdict,
     compare,
+    in_words,
     judge,
-    num_solved_needed,
     score_kept,
     search_paid,
+    solved,
 )
 from study.space.sections import HoldUpSpec
 from tests.benchmarks.confirmation import CASES, SPREADS, simulated
@@ -30,17 +30,17 @@ TARGET, SMALL, BUDGET = 46, 10, 500_000
 LIMITS = HoldUpSpec(target_scale=TARGET, small_scale=SMALL, confirm={"num_seeds": 20})
 
 
-def arm(scores, scale=TARGET, *, name="winner", solved=None, steps=200_000.0):
+def arm(scores, scale=TARGET, *, name="winner", steps=200_000.0):
     """One run per score; None fails. A run is solved from 0.75 on, and reaches the target at `steps`."""
     runs = []
-    for seed, score in enumerate(scores):
-        good = score is not None and math.isfinite(score) and score >= 0.75 if solved is None else solved[seed]
+    for score in scores:
+        good = score is not None and math.isfinite(score) and score >= 0.75
         run = Run(
-            seed=seed,
             score=score,
             solved_at=(good,),
             env_steps=None if score is None else float(BUDGET),
             env_steps_to_target=steps if good else None,
+            env_steps_before_target=steps if good else BUDGET,
         )
         runs.append(run)
     return Arm(name=name, scale=scale, runs=tuple(runs))
@@ -50,12 +50,12 @@ def together(*arms):
     return {(each.name, each.scale): each for each in arms}
 
 
-def verdict(*arms, env_steps=BUDGET) -> Verdict:
+def verdict(*arms, env_steps=BUDGET) -> list[Check]:
     return judge(together(*arms), LIMITS, env_steps)
 
 
-def check(judged: Verdict, name: str) -> Check:
-    return next(each for each in judged.checks if each.name == name)
+def check(judged: list[Check], name: str) -> Check:
+    return next(each for each in judged if each.name == name)
 
 
 def small(scores):
@@ -71,7 +71,9 @@ def test_the_share_solved_must_be_enough_at_each_of_the_last_evaluations():
         runs = tuple(replace(run, solved_at=each) for run, each in zip(arm(GOOD).runs, of, strict=True))
         return check(verdict(Arm(name="winner", scale=TARGET, runs=runs), small(GOOD)), "solved@46")
 
-    assert [num_solved_needed(20, share) for share in (0.95, 0.55, 0.951, 1.0)] == [19, 11, 20, 20]
+    for share, least in ((0.95, 19), (0.55, 11), (0.951, 20), (1.0, 20)):
+        (found,) = solved(together(arm(GOOD)), LIMITS.model_copy(update={"solved_share": share}), OURS)
+        assert found.law.startswith(f"at least {least} of 20")
     assert solved_at(20, 19, 19).passed
     lost = solved_at(20, 18, 20)
     assert (lost.passed, lost.value.value) == (False, pytest.approx(0.9))
@@ -82,16 +84,16 @@ def test_a_rule_that_runs_are_too_unlike_to_show_is_not_broken():
     unlike = small([1.0] * 9 + [0.1])  # a reference that failed once: its mean may be much higher
     judged = verdict(arm(GOOD[:10]), unlike)
     assert (check(judged, "score_kept@46").passed, check(judged, "score_kept@46").lost) == (False, False)
-    assert (judged.learning, judged.sentence) == (False, "is not shown to hold up")
+    assert in_words(judged) == "is not shown to hold up"
     worse = verdict(arm([each - 0.2 for each in GOOD]), small(GOOD))
-    assert check(worse, "score_kept@46").lost and worse.sentence == "does not hold up"
+    assert check(worse, "score_kept@46").lost and in_words(worse) == "does not hold up"
 
 
 def test_runs_that_do_not_differ_give_no_spread_and_no_error():
     found = check(verdict(arm([1.0] * 20), small([1.0] * 10)), "score_kept@46")
     assert (found.passed, found.value.low) == (True, 0.0)
     assert "nothing is known of the spread" in found.note
-    assert verdict(arm([0.0] * 20), small([0.0] * 10)).sentence == "does not hold up"  # nothing is solved
+    assert in_words(verdict(arm([0.0] * 20), small([0.0] * 10))) == "does not hold up"  # nothing is solved
     (same,) = compared(arm([1.0] * 20), arm([1.0] * 10, name="same"))
     assert (same.p_value, same.difference.value, same.standing) == (1.0, 0.0, "as good")
 
@@ -100,8 +102,6 @@ def test_one_run_is_no_evidence():
     (found,) = score_kept(together(arm([1.0]), small(GOOD)), LIMITS, OURS)
     assert found.passed is False
     assert "too few runs" in found.note
-    (row,) = compared(arm([1.0]), arm([0.1] * 9, name="b"))
-    assert (row.p_value, row.p_adjusted, row.standing) == (None, None, "open")
 
 
 def test_steps_are_saved_when_naive_growth_needs_more_and_who_never_gets_there_counts_the_budget():
@@ -118,7 +118,7 @@ def test_steps_are_saved_when_naive_growth_needs_more_and_who_never_gets_there_c
     assert (saved().value, saved().passed) == (None, None)
     assert "is the chosen setting" in saved().note
     # Without a budget in steps the comparison ends with the shortest run: only that one gets there, at 50,000.
-    short = Run(seed=99, score=1.0, solved_at=(True,), env_steps=100_000.0, env_steps_to_target=50_000.0)
+    short = Run(score=1.0, solved_at=(True,), env_steps=100_000.0, env_steps_to_target=50_000.0)
     found = saved(slower, winner=replace(arm(GOOD), runs=(*arm(GOOD).runs, short)), env_steps=None)
     assert found.value.value == pytest.approx(100_000 / ((20 * 100_000 + 50_000) / 21))
 

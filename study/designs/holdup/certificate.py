@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from study.designs.holdup.figures import FORMAT, as_json, content_of
 from study.designs.holdup.page import page
-from study.designs.holdup.stages import STAGES, check_version, decide, requests_of
+from study.designs.holdup.stages import SEARCH, check_version, decide, requests_of
 from study.errors import RecordError
 from study.records.files import write_atomically
 from study.records.folder import StudyFolder, StudyIdentity
@@ -28,10 +28,10 @@ from study.text import count
 ABSOLUTE, RELATIVE = 1e-9, 2e-6
 """Figures that differ by less are the same: machines round the last digits differently, and packed records can have
 seven digits."""
-BY_THE_CLOCK = ("cpu_s_reserved", "foreign_cores", "stolen_cores")
-"""What the summary of a trial holds beside sums and means of its records."""
 AT_MOST = 30
 """Differences that a message lists."""
+BY_THE_CLOCK = ("cpu_s_reserved", "foreign_cores", "stolen_cores")
+"""What the summary of a trial holds beside sums and means of its records."""
 
 
 def make_certificate(folder: StudyFolder) -> dict[str, Any]:
@@ -88,26 +88,20 @@ def verify(path: str | Path) -> StudyFolder:
         path: `certificate.json`, or the study folder that holds it.
 
     Raises:
-        RecordError: There is no study, it cannot be read, or decisions or figures differ: names the first ones by
-            their places, as they are written and as they are made again.
+        RecordError: As `make_certificate`; or no certificate can be read, or figures differ: names the first ones.
     """
     given = Path(path)
     folder = StudyFolder(given.parent if given.name == StudyFolder(given).certificate.name else given)
-    folder.identity()  # a path without a study is refused as such
-    file, shown = folder.certificate, folder.certificate_page
+    content, file, shown = make_certificate(folder), folder.certificate, folder.certificate_page
     fix = f"Write it again from the records with `python -m study certificate write {shlex.quote(str(file.parent))}`."
     try:
         written = json.loads(file.read_text())
-    except FileNotFoundError as error:
-        make_certificate(folder)  # which says so where there can be none
-        raise RecordError(where=str(file), rule="no certificate here", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:
         raise RecordError(
             where=str(file), rule="must be a certificate", got=f"{type(error).__name__}: {error}", fix=fix
         ) from error
     if (found := written.get("format") if isinstance(written, dict) else type(written).__name__) != FORMAT:
         raise RecordError(where=str(file), rule=f"this version reads format {FORMAT}", got=repr(found), fix=fix)
-    content = make_certificate(folder)
     differing = list(differences(written, content, ""))
     if not differing and shown.exists() and not (shown.is_file() and shown.read_bytes() == page(content).encode()):
         differing = [f"{shown.name}: must be the page of these figures, got another text"]
@@ -117,9 +111,8 @@ def verify(path: str | Path) -> StudyFolder:
 
 
 def _told(differing: Sequence[str], must: str) -> str:
-    """Return what must hold, with the first of many differences, and how many more there are."""
-    more = [f"… and {len(differing) - AT_MOST} more"] if len(differing) > AT_MOST else []
-    listed = "\n".join(f"  {line}" for line in [*differing[:AT_MOST], *more])
+    """Return what must hold, with the number of differences and the first ones."""
+    listed = "\n".join(f"  {line}" for line in differing[:AT_MOST])
     return f"must {must}, {count(len(differing), 'difference')}:\n{listed}\n"
 
 
@@ -149,27 +142,28 @@ def followed(lines: Sequence[Line], spec: StudySpec) -> tuple[list[str], Ledger]
 
 def differences(written: Any, again: Any, place: str) -> Iterator[str]:
     """Yield one line for every figure of two JSON values that differs."""
-    if isinstance(written, dict) and isinstance(again, dict):
-        for key in [*again, *(key for key in written if key not in again)]:
-            inner = f"{place}.{key}" if place else str(key)
-            if key in written and key in again:
-                yield from differences(written[key], again[key], inner)
-            else:
-                here, there = (json.dumps(each[key]) if key in each else "nothing" for each in (written, again))
-                yield f"{inner}: written {here}, recomputed {there}"
-    elif isinstance(written, list) and isinstance(again, list) and len(written) == len(again):
-        for index, (first, second) in enumerate(zip(written, again, strict=True)):
-            yield from differences(first, second, f"{place}.{index}")
-    elif not _same(written, again):
-        yield f"{place}: written {json.dumps(written)}, recomputed {json.dumps(again)}"
+    one, two = dict(_figures(written, place)), dict(_figures(again, place))
+    for each in {**two, **one}:
+        if each not in one or each not in two or not _same(one[each], two[each]):
+            here, there = (json.dumps(found[each]) if each in found else "nothing" for found in (one, two))
+            yield f"{each}: written {here}, recomputed {there}"
+
+
+def _figures(value: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of every figure in a JSON value; an empty list or mapping is one."""
+    inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+    for key, each in inner.items():
+        yield from _figures(each, f"{place}.{key}" if place else str(key))
+    if not inner:
+        yield place, value
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two JSON values without others in them are equal."""
-    of_a_kind = isinstance(first, bool) == isinstance(second, bool)
-    if all(isinstance(each, int | float) for each in (first, second)) and isinstance(first + second, float):
-        return of_a_kind and math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
-    return bool(first == second) and of_a_kind
+    """Return whether two figures are equal; floats but for the last digits."""
+    kinds = {type(first), type(second)}
+    if float in kinds and kinds <= {float, int}:
+        return math.isclose(first, second, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return len(kinds) == 1 and bool(first == second)
 
 
 def _check_registered(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, lines: Sequence[Line]) -> None:
@@ -188,15 +182,13 @@ def _check_registered(folder: StudyFolder, identity: StudyIdentity, spec: StudyS
 
 
 def _check_confirmed(folder: StudyFolder, identity: StudyIdentity, spec: StudySpec, ledger: Ledger) -> None:
-    """Refuse a study whose confirmation is not complete: by a decision on it, or by the study's end."""
-    decisions, requests = ledger.decisions, requests_of(spec, ledger.decisions)
-    planned = [trial for trial, request in enumerate(requests) if request.stage == "confirm"]
-    ended = [trial for trial in planned if trial in ledger.rows and ledger.rows[trial].ended]
-    is_over = ledger.complete or any(each.stage == "confirm" != each.next_stage for each in decisions)
-    if planned and planned == ended and is_over:
+    """Refuse a study that is not at the end of the protocol; says how far its stage is."""
+    decisions = ledger.decisions
+    if (stage := decisions[-1].next_stage if decisions else SEARCH) is None:
         return
-    stage = (decisions[-1].next_stage if decisions else None) or next(iter(STAGES))
-    got = f"one at the stage {stage}" + (f" ({len(ended)} of {len(planned)} trials)" if planned else "")
+    here = [trial for trial, each in enumerate(requests_of(spec, decisions)) if each.stage == stage]
+    ended = sum(trial in ledger.rows and ledger.rows[trial].ended for trial in here)
+    got = f"one at the stage {stage} ({ended} of {len(here)} trials)"
     place = ["--name", identity.name, "--out", str(folder.path.parent)]
     command = shlex.join(["python", "run_study.py", "--space", str(folder.space_file), *place, "--resume"])
     rule, fix = "a certificate needs a confirmed study", f"Go on with `{command}`."

@@ -7,7 +7,7 @@ seeded with the study's digest and the figure's name.
 import hashlib
 import math
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -18,16 +18,17 @@ import orjson
 
 from study.designs.holdup.stages import BATCH_GROWN, MINIBATCH_GROWN, PROTOCOL, STAGES, UNCHANGED, holdup_of
 from study.designs.holdup.verdict import (
+    HOLDS_UP,
+    RLLIBS,
     Arm,
     Arms,
     Check,
     Comparison,
-    Verdict,
-    arms_of,
     compare,
     horizon_of,
+    in_words,
     judge,
-    judge_rllib,
+    judge_learning,
     lead,
     run_of,
     search_paid,
@@ -78,12 +79,18 @@ def content_of(identity: StudyIdentity, spec: StudySpec, ledger: Ledger, lines: 
     order = {WINNER_RLLIB: 0, BEST_SMALL_RLLIB: 1, WINNER: 2, BEST_SMALL: 3}
     rows = [row for row in ledger.rows.values() if row.stage == "confirm"]
     rows.sort(key=lambda row: (order.get(row.anchor or "", 4), row.anchor or "", row.num_env_runners, row.seed))
-    arms = arms_of(rows, lambda row: run_of(spec, row, evaluations[row.trial]))
-    ours, rllib = _of_verdict(judge(arms, holdup, spec.budget.env_steps)), judge_rllib(arms, holdup)
-    own, found = arms.get((WINNER_RLLIB, target)), arms[WINNER, target]
-    rllibs = _of_verdict(rllib) | {"difference": lead(own, found)} if rllib is not None and own is not None else None
+    groups: dict[tuple[str, int], list[TrialRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.anchor or "", row.num_env_runners].append(row)
+    runs = {row.trial: run_of(spec, row, evaluations[row.trial]) for row in rows}
+    arms = {
+        (name, scale): Arm(name=name, scale=scale, runs=tuple(runs[row.trial] for row in here))
+        for (name, scale), here in groups.items()
+    }
+    found, ours, rllibs = arms[WINNER, target], _of_checks(judge(arms, holdup, spec.budget.env_steps)), None
+    if (own := arms.get((WINNER_RLLIB, target))) is not None:
+        rllibs = _of_checks(judge_learning(arms, holdup, RLLIBS)) | {"difference": lead(own, found)}
     scales = sorted({*spec.scales, *holdup.unseen_scales})
-    groups = {place: [row for row in rows if (row.anchor, row.num_env_runners) == place] for place in arms}
     content = {
         "format": FORMAT,
         "protocol": PROTOCOL,
@@ -165,9 +172,7 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
     finals = [row.summary.get("final_return") if row.status == "finished" else None for row in rows]
     horizon = horizon_of([arm], spec.budget.env_steps)
     ends, reached, _ = arm.times(horizon or 0.0)
-    apart = (
-        run.env_steps_to_target - (run.env_steps_before_target or 0.0) for run in arm.runs if run.env_steps_to_target
-    )
+    apart = (run.env_steps_to_target - run.env_steps_before_target for run in arm.runs if run.env_steps_to_target)
     spent = [seconds for row in rows if (seconds := row.summary.get("cpu_s_spent")) is not None]
     return {
         "name": arm.name,
@@ -194,19 +199,23 @@ def _of_arm(spec: StudySpec, arm: Arm, rows: Sequence[TrialRow]) -> dict[str, An
     }
 
 
-def _of_verdict(verdict: Verdict) -> dict[str, Any]:
-    """Return a verdict with its words for each scale at which it is judged."""
-    at: dict[str, list[Check]] = {}
-    for check in verdict.checks:
-        at.setdefault(check.name.rpartition("@")[2], []).append(check)
-    words = {scale: Verdict(checks=tuple(each)).sentence for scale, each in at.items()}
-    checks = {check.name: check for check in verdict.checks}
-    return {"checks": checks, "learning": verdict.learning, "sentence": verdict.sentence, "at": words}
+def _of_checks(checks: Sequence[Check]) -> dict[str, Any]:
+    """Return what the rules say, with the words for each scale at which they judge."""
+    at: dict[str, list[Check]] = defaultdict(list)
+    for check in checks:
+        at[check.name.rpartition("@")[2]].append(check)
+    words = in_words(checks)
+    return {
+        "checks": {check.name: check for check in checks},
+        "learning": words == HOLDS_UP,
+        "sentence": words,
+        "at": {scale: in_words(each) for scale, each in at.items()},
+    }
 
 
 def _sentence(engine: str, target: int, ours: Mapping[str, Any], rllib: Mapping[str, Any] | None) -> str:
     """Return the verdicts in words, that about RLlib's own engine, which is one about the target scale, first."""
-    where = listed([scale for scale, words in ours["at"].items() if words != "holds up"])
+    where = listed([scale for scale, words in ours["at"].items() if words != HOLDS_UP])
     at = "" if ours["learning"] else f" (with {where} runners)"
     if rllib is None:
         return f"{ours['sentence']} under {engine}{at}" + ("" if engine == OWN else f"; not tried under {OWN} engine")
@@ -293,15 +302,16 @@ def _optimism(spec: StudySpec, ledger: Ledger, winner: str, arm: Arm) -> dict[st
 
 def _spent(ledger: Ledger) -> dict[str, dict[str, Any]]:
     """Return for every stage its trials, and the CPU-hours of their training, interrupted attempts included."""
-    trials, hours = dict[str, dict[str, int]](), dict[str, float]()
-    for stage in STAGES:
-        rows = [row for row in ledger.rows.values() if row.stage == stage]
-        trials[stage] = {
+    of_stage = {stage: [row for row in ledger.rows.values() if row.stage == stage] for stage in STAGES}
+    hours = {stage: _hours(rows) for stage, rows in of_stage.items()}
+    trials = {
+        stage: {
             "n": len(rows),
             "n_failed": sum(row.status == "failed" for row in rows),
             "n_restarts": sum(row.attempt - 1 for row in rows),
         }
-        hours[stage] = _hours(rows)
+        for stage, rows in of_stage.items()
+    }
     return {"trials": trials, "cpu_hours": hours | {"all": sum(hours.values())}}
 
 

@@ -1,4 +1,4 @@
-"""The stages of a hold-up study, one class each: its seeds, its trials, the decisions that ask for them. Pure.
+"""The stages of a hold-up study, one function each: the trials of a stage, and the choice that they rest on. Pure.
 
 A study passes through phases, one or more for each stage. The trials of a phase are known when it begins; when all of
 them have ended, a decision closes the phase and asks for the trials of the next one. A decision is a function of the
@@ -8,10 +8,11 @@ records alone, and is itself a record: killed anywhere and resumed, a study take
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -26,6 +27,8 @@ from study.space.sections import HoldUpSpec
 from study.space.settings import BEST_SMALL, BEST_SMALL_RLLIB, WINNER, WINNER_RLLIB, Variant, resolve
 from study.space.spec import StudySpec
 
+STAGES = SEARCH, RACE, CONFIRM = "search", "race", "confirm"
+"""In their order; names in the records, and for `--until`."""
 PROTOCOL = 6
 """Version of the decisions and of the rules of the verdict, kept in every decision. Raise it when the same records
 would lead to another decision or verdict: a study of another version is refused."""
@@ -67,19 +70,18 @@ def confirmations(
     """
     holdup = holdup_of(spec)
     target, small, sizes = holdup.target_scale, holdup.small_scale, holdup.confirm
-    arms = [(WINNER, winner, scale) for scale in (target, small, *holdup.unseen_scales)]
+    arms: list[tuple[Variant, str, Setting, int]]
+    arms = [("study", WINNER, winner, scale) for scale in (target, small, *holdup.unseen_scales)]
     if resolve(best_small, small) != resolve(winner, small):
-        arms.append((BEST_SMALL, best_small, small))
-    arms += [(name, setting, target) for name, setting in rivals.items()]
-    of_rllib = [(WINNER_RLLIB, winner, target), (BEST_SMALL_RLLIB, best_small, small)]
-    variants: list[tuple[Variant, list[tuple[str, Setting, int]], int]] = [("study", arms, sizes.num_seeds)]
+        arms.append(("study", BEST_SMALL, best_small, small))
+    arms += [("study", name, setting, target) for name, setting in rivals.items()]
     if engine_of_space(spec) != OWN:
-        variants.append(("stock", of_rllib, sizes.num_seeds_rllib))
+        arms += [("stock", WINNER_RLLIB, winner, target), ("stock", BEST_SMALL_RLLIB, best_small, small)]
+    num_seeds = {"study": sizes.num_seeds, "stock": sizes.num_seeds_rllib}
     return [
-        TrialRequest(stage=Confirm.name, num_env_runners=scale, seed=seed, setting=setting, name=name, variant=variant)
-        for variant, here, num_seeds in variants
-        for name, setting, scale in here
-        for seed in holdup.test_seeds[:num_seeds]
+        TrialRequest(stage=CONFIRM, num_env_runners=scale, seed=seed, setting=setting, name=name, variant=variant)
+        for variant, name, setting, scale in arms
+        for seed in holdup.test_seeds[: num_seeds[variant]]
     ]
 
 
@@ -127,10 +129,9 @@ def scaled_rivals(best_small: Mapping[str, Value], small_scale: int) -> dict[str
 # --- stages ----------------------------------------------------------------------------------------------------------
 
 
-def mean(values: Iterable[float]) -> float:
-    """Return the mean; 0 of nothing."""
-    listed = list(values)
-    return sum(listed) / len(listed) if listed else 0.0
+def mean(values: Collection[float]) -> float:
+    """Return the mean."""
+    return sum(values) / len(values)
 
 
 class Known:
@@ -182,94 +183,54 @@ class Outcome:
     frozen: SettingsFrozen | None = None
 
 
-class Stage:
-    """A stage of a hold-up study. A new one is a subclass with an entry in `STAGES`, which has the order."""
-
-    name: str
-    """In the records, and for `--until`."""
-    judges: bool = False
-    """Whether its trials run on test seeds. These are for settings that are frozen, and each trial on one plays
-    evaluation episodes of its own."""
-
-    def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return the names of its phases."""
-        return (self.name,)
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Return the trials of a phase, and the choice that they rest on."""
-        raise NotImplementedError
-
-
-class Search(Stage):
-    """This project's default setting, then what Optuna proposes: half at the target scale, a quarter at the small one.
-
-    The rest is for the scales between, which take turns.
-    """
-
-    name = "search"
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Return the trials that every study begins with, the proposals on the seeds of the search in turn."""
-        holdup = known.holdup
-        default = TrialRequest(
-            stage=self.name,
-            num_env_runners=holdup.target_scale,
-            seed=holdup.search_seeds[0],
-            setting=default_setting(known.spec),
-            name="default",
-        )
-        scales = scales_searched(holdup, known.spec.scales)
-        proposals = zip(scales, itertools.cycle(holdup.search_seeds), strict=False)
-        asked = [TrialRequest(stage=self.name, num_env_runners=scale, seed=seed) for scale, seed in proposals]
-        return Outcome(requests=[default, *asked])
+def search(known: Known) -> Outcome:
+    """Ask for this project's default setting, then for what Optuna proposes, on the seeds of the search in turn."""
+    holdup = known.holdup
+    default = TrialRequest(
+        stage=SEARCH,
+        num_env_runners=holdup.target_scale,
+        seed=holdup.search_seeds[0],
+        setting=default_setting(known.spec),
+        name="default",
+    )
+    proposals = zip(scales_searched(holdup, known.spec.scales), itertools.cycle(holdup.search_seeds), strict=False)
+    asked = [TrialRequest(stage=SEARCH, num_env_runners=scale, seed=seed) for scale, seed in proposals]
+    return Outcome(requests=[default, *asked])
 
 
 def scales_searched(holdup: HoldUpSpec, scales: Sequence[int]) -> list[int]:
-    """Return the scale of each proposal of the search."""
+    """Return the scale of each proposal: half have the target scale, a quarter the small one, others take turns."""
     target, small = holdup.target_scale, holdup.small_scale
     turn = itertools.cycle([scale for scale in scales if scale not in (target, small)] or [target])
     four = (lambda: target, lambda: small, lambda: target, lambda: next(turn))
     return [four[index % 4]() for index in range(holdup.num_settings)]
 
 
-class Race(Stage):
-    """The best settings at the target scale, all on the same seeds, in blocks; after each the better half goes on.
+def race(known: Known, block: int) -> Outcome:
+    """Ask for a block of the race, from 0: the best settings at the target scale, all on the same seeds.
 
-    Racing only allocates budget. It makes no claim of significance: with eight paired seeds no corrected test could.
+    The first block is for the best of the search: their place among the settings of their own scale decides, since
+    what a scale makes easy says nothing about a setting; on equal places the cheaper above the small scale. After each
+    block the better half goes on. Racing only allocates budget. It makes no claim of significance: with eight paired
+    seeds no corrected test could.
     """
-
-    name = "race"
-
-    def phases(self, holdup: HoldUpSpec) -> tuple[str, ...]:
-        """Return one for each block."""
-        return tuple(f"race {number}" for number in range(1, len(holdup.race.blocks) + 1))
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Ask for a block of the race, by those who survived the block before.
-
-        The first block is for the best of the search: their place among the settings of their own scale decides, since
-        what a scale makes easy says nothing about a setting; on equal places the cheaper above the small scale.
-        """
-        holdup, blocks = known.holdup, known.holdup.race.blocks
-        number = int(phase.rpartition(" ")[2])
-        evidence: dict[str, Any]
-        if number == 1:
-            searched = {scale: known.searched(scale) for scale in known.spec.scales}
-            evidence = {"places": (merits := places(searched.values()))}
-            evidence["searched"] = {str(scale): each for scale, each in searched.items()}
-            ranked = known.best(merits, [scale for scale in known.spec.scales if scale != holdup.small_scale])
-            most = holdup.race.num_settings
-        else:
-            ranked, evidence = standing(known, sum(blocks[: number - 1]))
-            most = math.ceil(len(ranked) / 2)
-        done = sum(blocks[: number - 1])
-        target = holdup.target_scale
-        requests = [
-            TrialRequest(stage=self.name, num_env_runners=target, seed=seed, setting=known.settings[digest])
-            for seed in holdup.race_seeds[done : done + blocks[number - 1]]
-            for digest in ranked[:most]
-        ]
-        return Outcome(requests=requests, kept=ranked[:most], dropped=ranked[most:], evidence=evidence)
+    holdup, blocks = known.holdup, known.holdup.race.blocks
+    done = sum(blocks[:block])
+    if block:
+        ranked, evidence = standing(known, done)
+        most = math.ceil(len(ranked) / 2)
+    else:
+        searched = {scale: known.searched(scale) for scale in known.spec.scales}
+        merits = places(searched.values())
+        evidence = {"places": merits, "searched": {str(scale): each for scale, each in searched.items()}}
+        ranked = known.best(merits, [scale for scale in known.spec.scales if scale != holdup.small_scale])
+        most = holdup.race.num_settings
+    requests = [
+        TrialRequest(stage=RACE, num_env_runners=holdup.target_scale, seed=seed, setting=known.settings[digest])
+        for seed in holdup.race_seeds[done : done + blocks[block]]
+        for digest in ranked[:most]
+    ]
+    return Outcome(requests=requests, kept=ranked[:most], dropped=ranked[most:], evidence=evidence)
 
 
 def places(searched: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -298,49 +259,49 @@ def standing(known: Known, num_seeds: int) -> tuple[list[str], dict[str, Any]]:
     return ranked, {"scores": scores, "seeds": list(seeds)}
 
 
-class Confirm(Stage):
-    """The frozen settings on test seeds: the winner, the small scale's best, and every rival.
+def confirm(known: Known) -> Outcome:
+    """Freeze the settings, and ask for the runs of every arm in random order, those under RLlib's own parts last.
 
     Every run plays evaluation episodes of its own: its score holds a draw of the training and one of the episodes, so
-    that intervals over runs hold both (simulated for `evidence.md`). Nothing stops early: that saved 0 to 2 %.
+    that intervals over runs hold both (simulated for `evidence.md`). The stages before play the first block of
+    episodes, the confirmation the blocks behind it. Nothing stops early: that saved 0 to 2 %.
     """
-
-    name, judges = "confirm", True
-
-    def begin(self, known: Known, phase: str) -> Outcome:
-        """Freeze the settings, and ask for the runs of every arm in random order, those under RLlib's own parts last.
-
-        The stages before play the first block of episodes; the confirmation takes the blocks behind it.
-        """
-        spec, holdup = known.spec, known.holdup
-        (digest, *others), evidence = standing(known, sum(holdup.race.blocks))
-        small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
-        winner, best_small = known.settings[digest], known.settings[small]
-        requests = confirmations(spec, winner, best_small, rivals_of(holdup, winner, best_small))
-        shuffled = np.random.default_rng([spec.search.sampler_seed, 1]).permutation(len(requests))
-        ordered = sorted((requests[index] for index in shuffled), key=lambda request: request.variant != "study")
-        size, settings = spec.evaluation.episodes, [each.setting or {} for each in requests]
-        return Outcome(
-            requests=[
-                structs.replace(request, first_episode=(1 + number) * size) for number, request in enumerate(ordered)
-            ],
-            kept=[digest],
-            dropped=others,
-            evidence=evidence | {BEST_SMALL: small},
-            frozen=SettingsFrozen(winner=digest, settings={digest_of(each): dict(each) for each in settings}),
-        )
-
-
-STAGES: dict[str, Stage] = {each.name: each for each in (Search(), Race(), Confirm())}
-"""By name, in their order."""
+    spec, holdup = known.spec, known.holdup
+    (digest, *others), evidence = standing(known, sum(holdup.race.blocks))
+    small = known.best(known.searched(holdup.small_scale), [holdup.small_scale])[0]
+    winner, best_small = known.settings[digest], known.settings[small]
+    requests = confirmations(spec, winner, best_small, rivals_of(holdup, winner, best_small))
+    shuffled = np.random.default_rng([spec.search.sampler_seed, 1]).permutation(len(requests))
+    ordered = sorted((requests[index] for index in shuffled), key=lambda request: request.variant != "study")
+    size, settings = spec.evaluation.episodes, [each.setting or {} for each in requests]
+    return Outcome(
+        requests=[
+            structs.replace(request, first_episode=(1 + number) * size) for number, request in enumerate(ordered)
+        ],
+        kept=[digest],
+        dropped=others,
+        evidence=evidence | {BEST_SMALL: small},
+        frozen=SettingsFrozen(winner=digest, settings={digest_of(each): dict(each) for each in settings}),
+    )
 
 
 # --- the course through them -----------------------------------------------------------------------------------------
 
 
-def phases(holdup: HoldUpSpec) -> list[tuple[Stage, str]]:
-    """Return stage and name of every phase of a study, in their order."""
-    return [(stage, name) for stage in STAGES.values() for name in stage.phases(holdup)]
+class Phase(NamedTuple):
+    """A part of a stage whose trials are known when it begins."""
+
+    stage: str
+    name: str
+    begin: Callable[[Known], Outcome]
+    """Returns its trials, and the choice that they rest on."""
+
+
+def phases(holdup: HoldUpSpec) -> list[Phase]:
+    """Return every phase of a study, in their order: the race has one for each block."""
+    blocks = range(len(holdup.race.blocks))
+    races = [Phase(RACE, f"race {block + 1}", partial(race, block=block)) for block in blocks]
+    return [Phase(SEARCH, SEARCH, search), *races, Phase(CONFIRM, CONFIRM, confirm)]
 
 
 def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
@@ -359,9 +320,8 @@ def expected_trials(spec: StudySpec) -> Counter[tuple[int, Variant]]:
 
 def requests_of(spec: StudySpec, decisions: Sequence[StageDecided]) -> list[TrialRequest]:
     """Return every trial asked for so far, in the order of their numbers."""
-    (first, name), *_ = phases(holdup_of(spec))
     later = (request for decision in decisions for request in decision.requests)
-    return [*first.begin(Known(spec, {}, ()), name).requests, *later]
+    return [*search(Known(spec, {}, ())).requests, *later]
 
 
 def decide(
@@ -377,18 +337,19 @@ def decide(
         got = f"{open_ones[:5]} open"
         raise RecordError(where=f"decision {index}", rule="all trials must have ended", got=got, fix=RESTORE)
     known = Known(spec, {number: rows[number] for number in run}, decisions)
-    (stage, name), *later = phases(known.holdup)[index:]
-    outcome = later[0][0].begin(known, later[0][1]) if later else Outcome()
+    closed, *later = phases(known.holdup)[index:]
+    following = later[0] if later else None
+    outcome = following.begin(known) if following else Outcome()
     decision = StageDecided(
         number=index,
-        stage=stage.name,
-        phase=name,
+        stage=closed.stage,
+        phase=closed.name,
         num_looks=len(run),
         kept=list(outcome.kept),
         dropped=list(outcome.dropped),
         evidence=dict(outcome.evidence),
         requests=list(outcome.requests),
-        next_stage=later[0][0].name if later else None,
+        next_stage=following.stage if following else None,
         protocol=PROTOCOL,
     )
     return decision, outcome.frozen

@@ -4,11 +4,10 @@ The unit is the run on a test seed. A run that failed, or whose score is not a n
 never reaches the target: it is counted and never left out.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -34,8 +33,6 @@ LEVEL = 0.95
 """Of the bounds of the rules, each one-sided where it judges one side."""
 NUM_JUDGED = 3
 """Last evaluations at each of which the share of solved runs must be enough: one alone may be a lucky one."""
-NUM_PERMUTATIONS = 9_999
-"""Permutations of a comparison: the least p-value is then 1 in 10,000."""
 ROUNDING = 1e-9
 """Tolerance for the error of floats before a comparison or `ceil`: 0.55 * 20 is a little more than 11."""
 OURS, RLLIBS = (WINNER, BEST_SMALL), (WINNER_RLLIB, BEST_SMALL_RLLIB)
@@ -49,7 +46,6 @@ OURS, RLLIBS = (WINNER, BEST_SMALL), (WINNER_RLLIB, BEST_SMALL_RLLIB)
 class Run:
     """What one trial of an arm came to."""
 
-    seed: int
     score: float | None
     """As the space scales it; None, or not a number, where the run failed."""
     solved_at: tuple[bool, ...]
@@ -58,9 +54,8 @@ class Run:
     """Environment steps trained on; None where the run failed before the first."""
     env_steps_to_target: float | None = None
     """None where the target was not reached."""
-    env_steps_before_target: float | None = None
-    """At the last evaluation below the target, before it was reached or the run ended; 0 where there was none. None
-    where the steps are exact."""
+    env_steps_before_target: float = 0.0
+    """At the last evaluation below the target, before it was reached or the run ended; 0 where there was none."""
 
     @property
     def failed(self) -> bool:
@@ -78,7 +73,6 @@ def run_of(spec: StudySpec, row: TrialRow, evaluations: Sequence[Evaluation]) ->
     if hit is None and means and means[-1] >= spec.target:
         before.pop()
     return Run(
-        seed=row.seed,
         score=row.summary.get("score") if row.status == "finished" else None,
         solved_at=tuple(mean >= spec.target for mean in means[-NUM_JUDGED:]),
         env_steps=row.summary.get("env_steps"),
@@ -103,15 +97,16 @@ class Arm:
     def times(self, horizon: float) -> tuple[FloatArray, BoolArray, FloatArray]:
         """Return each run's steps to the target, whether it got there, and since when it may have been there.
 
-        One that did not get there by the horizon, or failed, counts as the horizon; where the steps are exact, a run
-        has been there since its end. Shapes (runs,).
+        One that did not get there by the horizon, or failed, counts as the horizon. Shapes (runs,).
         """
-        hits = [run.env_steps_to_target if not run.failed else None for run in self.runs]
-        ends = [hit if hit is not None and hit <= horizon else horizon for hit in hits]
-        reached = [hit is not None and hit <= horizon for hit in hits]
-        before = [run.env_steps_before_target if not run.failed else None for run in self.runs]
-        since = [end if each is None else min(each, end) for each, end in zip(before, ends, strict=True)]
-        return np.array(ends, dtype=np.float64), np.array(reached), np.array(since, dtype=np.float64)
+        never = math.inf, horizon
+        hits = [
+            never if run.failed else (run.env_steps_to_target or math.inf, run.env_steps_before_target)
+            for run in self.runs
+        ]
+        found, since = np.array(hits, dtype=np.float64).T
+        ends = np.minimum(found, horizon)
+        return ends, found <= horizon, np.minimum(since, ends)
 
     @property
     def num_failed(self) -> int:
@@ -138,20 +133,13 @@ class Arm:
 
 def lead(first: Arm, second: Arm, *, level: float = LEVEL, side: Side = "both") -> Estimate:
     """Return the mean score of one arm less that of another."""
-    solved = {"first_solved": first.learnt, "second_solved": second.learnt}
-    return difference_of_means(first.scores, second.scores, level=level, side=side, **solved)
+    return difference_of_means(
+        first.scores, second.scores, level=level, side=side, solved=(first.learnt, second.learnt)
+    )
 
 
 Arms = Mapping[tuple[str, int], Arm]
 """(name, scale) -> arm."""
-
-
-def arms_of(rows: Iterable[TrialRow], to_run: Callable[[TrialRow], Run]) -> dict[tuple[str, int], Arm]:
-    """Return the arms of the trials of a confirmation, their runs by seed."""
-    groups: dict[tuple[str, int], list[TrialRow]] = {}
-    for row in sorted(rows, key=lambda row: row.seed):
-        groups.setdefault((row.anchor or "", row.num_env_runners), []).append(row)
-    return {place: Arm(name=place[0], scale=place[1], runs=tuple(map(to_run, here))) for place, here in groups.items()}
 
 
 # --- the rules -------------------------------------------------------------------------------------------------------
@@ -173,24 +161,14 @@ class Check:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a study may say of its winner."""
+HOLDS_UP = "holds up"
 
-    checks: tuple[Check, ...]
 
-    @property
-    def learning(self) -> bool:
-        """Whether every rule is kept, all of which are about learning."""
-        return all(check.passed is not False for check in self.checks)
-
-    @property
-    def sentence(self) -> str:
-        """What the rules say together: a setting does not hold up only where a rule is shown to be broken."""
-        if self.learning:
-            return "holds up"
-        lost = any(check.lost and check.passed is False for check in self.checks)
-        return "does not hold up" if lost else "is not shown to hold up"
+def in_words(checks: Iterable[Check]) -> str:
+    """Return what rules say together: a setting does not hold up only where one of them is shown to be broken."""
+    if not (open_ones := [check for check in checks if check.passed is False]):
+        return HOLDS_UP
+    return "does not hold up" if any(check.lost for check in open_ones) else "is not shown to hold up"
 
 
 def score_kept(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
@@ -219,16 +197,11 @@ def score_kept(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterat
         )
 
 
-def num_solved_needed(num_runs: int, solved_share: float) -> int:
-    """Return how many of `num_runs` must be solved."""
-    return math.ceil(solved_share * num_runs - ROUNDING)
-
-
 def solved(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> Iterator[Check]:
     """Rule 2: enough of all runs are solved at each of the last evaluations, at every scale."""
     for winner in _judged(arms, holdup, names):
         number = len(winner.runs)
-        needed = num_solved_needed(number, holdup.solved_share)
+        needed = math.ceil(holdup.solved_share * number - ROUNDING)
         yield Check(
             name=f"solved@{winner.scale}",
             law=f"at least {needed} of {number} test seeds solved at {winner.scale}, at each of the last evaluations",
@@ -268,17 +241,14 @@ def steps_saved(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Check:
     )
 
 
-def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> Verdict:
-    """Return the verdict about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
-    kept = score_kept(arms, holdup, OURS), solved(arms, holdup, OURS), [steps_saved(arms, holdup, env_steps)]
-    return Verdict(checks=tuple(itertools.chain(*kept)))
+def judge(arms: Arms, holdup: HoldUpSpec, env_steps: int | None) -> list[Check]:
+    """Return the rules about the study's engine. How often a setting holds up, by simulation, is in `evidence.md`."""
+    return [*judge_learning(arms, holdup, OURS), steps_saved(arms, holdup, env_steps)]
 
 
-def judge_rllib(arms: Arms, holdup: HoldUpSpec) -> Verdict | None:
-    """Return the verdict about RLlib's own parts at the target scale, by rules 1 and 2; None where none were run."""
-    if (WINNER_RLLIB, holdup.target_scale) not in arms:
-        return None
-    return Verdict(checks=(*score_kept(arms, holdup, RLLIBS), *solved(arms, holdup, RLLIBS)))
+def judge_learning(arms: Arms, holdup: HoldUpSpec, names: tuple[str, str]) -> list[Check]:
+    """Return rules 1 and 2 about the winner and the small scale's best of these names."""
+    return [*score_kept(arms, holdup, names), *solved(arms, holdup, names)]
 
 
 # --- steps to the target ---------------------------------------------------------------------------------------------
@@ -294,9 +264,7 @@ def steps_ratio(
     if not (horizon := horizon_of((first, second), env_steps)):
         return None, 0.0
     (ends, one, since), (others, two, from_then) = (arm.times(horizon) for arm in (first, second))
-    exact = bool((since == ends).all() and (from_then == others).all())
-    between: dict[str, Any] = {} if exact else {"first_since": since, "second_since": from_then}
-    value = ratio_of_means(ends, others, level=level, **between)
+    value = ratio_of_means(ends, others, level=level, since=(since, from_then))
     return value, float(np.concatenate([(ends - since)[one], (others - from_then)[two]]).max(initial=0.0))
 
 
@@ -319,9 +287,9 @@ class Comparison:
     rival: str
     difference: Estimate
     """Mean score of the winner less the rival's, with a two-sided interval that is not corrected."""
-    p_value: float | None
-    """One-sided, of a studentised permutation test that the winner scores better; None with fewer than two runs."""
-    p_adjusted: float | None
+    p_value: float
+    """One-sided, of a studentised permutation test that the winner scores better."""
+    p_adjusted: float
     """Corrected for the number of rivals, by Holm."""
     steps_ratio: Estimate | None
     """Steps to the target, the rival's over the winner's, with an interval corrected for the number of rivals."""
@@ -344,31 +312,25 @@ def compare(
     the tolerance lower; each at 2.5 % over all rivals, together 5 %. A rival does as well where its score is no more
     than the tolerance lower (upper 95 % bound) and it is not shown to need more steps. `env_steps`: budget of a trial.
     """
-    half = (1 - LEVEL) / 2
-    p_values = [
-        better_with_permutation(winner.scores, arm.scores, rng=rng, num_resamples=NUM_PERMUTATIONS)
-        if min(len(winner.runs), len(arm.runs)) > 1
-        else None
-        for arm in rivals
-    ]
-    corrected = holm([1.0 if p_value is None else p_value for p_value in p_values]) if rivals else ()
-    rows = list[Comparison]()
+    half, rows = (1 - LEVEL) / 2, list[Comparison]()
+    p_values = [better_with_permutation(winner.scores, arm.scores, rng=rng) for arm in rivals]
+    corrected = holm(p_values) if rivals else ()
     for arm, p_value, p_adjusted in zip(rivals, p_values, corrected, strict=True):
         bounds = lead(winner, arm, level=2 * LEVEL - 1)  # one-sided at LEVEL, each end
         ratio, _ = steps_ratio(arm, winner, env_steps, level=1 - half / len(rivals))
-        higher = p_value is not None and bool(p_adjusted <= half + ROUNDING)
+        higher = bool(p_adjusted <= half + ROUNDING)
         sooner = ratio is not None and ratio.low > 1
         standing: Standing = "open"
         if higher or (sooner and bounds.low > -tolerance):
             standing = "better"
-        elif bounds.has_interval and bounds.high < tolerance and not sooner:
+        elif bounds.high < tolerance and not sooner:
             standing = "as good"
         rows.append(
             Comparison(
                 rival=arm.name,
                 difference=lead(winner, arm),
                 p_value=p_value,
-                p_adjusted=None if p_value is None else float(p_adjusted),
+                p_adjusted=float(p_adjusted),
                 steps_ratio=ratio,
                 solved=(winner.num_solved, arm.num_solved),
                 standing=standing,
