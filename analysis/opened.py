@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from analysis.answers import Answer, Fact
     from analysis.figures import Figure
     from analysis.tables.table import Table
-
-
-Format = Literal["rliable", "marl-eval"]
 
 
 class Study:
@@ -140,15 +137,15 @@ class Study:
 
         return write(make_report(self), Path(out))[0]
 
-    def export(self, path: str | Path, form: Format) -> Path:
-        """Write the runs of every setting, seed by seed, as JSON (`exported`) into a file, and return its path.
+    def export(self, path: str | Path) -> Path:
+        """Write the runs of every setting, seed by seed, as MARL-eval reads them (`exported`), and return the path.
 
         Raises:
-            AnalysisError: The format is unknown, there is nothing to export, or the file cannot be written.
+            AnalysisError: There is nothing to export, or the file cannot be written.
         """
         environment = str((self.data.sheet.get("environment") or {}).get("id") or "unknown")
         settings, path = self.settings if self.kind != "throughput" else (), Path(path)
-        content = exported(settings, self.evaluations, form, environment=environment)
+        content = exported(settings, self.evaluations, environment=environment)
         try:
             path.write_text(json.dumps(content, allow_nan=False), encoding="utf-8")
         except OSError as error:
@@ -238,32 +235,26 @@ class Study:
         return f"{self.answer().to_html()}<pre>{escape(repr(self))}</pre>"
 
 
-def exported(settings: Iterable[Setting], evaluations: pd.DataFrame, form: Format, *, environment: str) -> Any:
-    """Return the runs of some settings as JSON values for another tool's statistics.
+def exported(settings: Iterable[Setting], evaluations: pd.DataFrame, *, environment: str) -> Any:
+    """Return the runs of some settings as the JSON values of MARL-eval.
 
-    A setting at a number of runners is an algorithm there, and the environment is the one task, `ALE/Pong-v5` of the
-    suite ALE, `Acrobot-v1` of gymnasium. A failed run is one of the runs, with a score of 0, or the floor's return.
+    Suite -> task -> algorithm -> `seed_1`, … -> `step_0`, … with `step_count` and the mean return of the evaluation,
+    and `absolute_metrics` with the final return and the score. A setting at a number of runners is an algorithm, and
+    the environment is the one task, `ALE/Pong-v5` of the suite ALE, `Acrobot-v1` of gymnasium. A failed run is one of
+    the runs, with a score of 0, or the floor's return.
 
     Args:
         settings: With their runs.
         evaluations: One row per greedy evaluation: trial, env_steps, eval_return.
-        form: `rliable`: algorithm -> array (runs, 1 task) of scores, or of final returns where nothing is scored.
-            `marl-eval`: suite -> task -> algorithm -> `seed_1`, … -> `step_0`, … with `step_count` and the mean return
-            of the evaluation, and `absolute_metrics` with the final return and the score.
         environment: Its id.
 
     Raises:
-        AnalysisError: The format is unknown, no run has ended with its whole budget, or a failed run has no number.
+        AnalysisError: No run has ended with its whole budget, or a failed run has no number.
     """
-    if form not in get_args(Format):
-        rule = f"must be {' or '.join(get_args(Format))}"
-        raise AnalysisError(where="format", rule=rule, got=repr(form), fix="Name one of them.")
     algorithms = {f"{each.name}, {count(each.num_env_runners, 'runner')}": _runs(each) for each in settings}
     if not algorithms:
         rule, fix = "a run must have ended with its whole budget", "Export a search or a hold-up study that has ended."
         raise AnalysisError(where="export", rule=rule, got="none", fix=fix)
-    if form == "rliable":
-        return {name: runs.iloc[:, -1:].to_numpy(dtype=float).tolist() for name, runs in algorithms.items()}
     suite, _, task = environment.replace(":", "/").rpartition("/")
     seen = evaluations.dropna(subset=["eval_return"]).sort_values("env_steps", kind="stable")
 

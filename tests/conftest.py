@@ -28,6 +28,9 @@ SURROUNDINGS = (
 )
 """How the variables begin that lead to an MLflow, a Ray, a checkout, a batch job, a pod, a proxy or a terminal."""
 
+# Compiling takes most of the time of a test that learns: a program of a few rows needs no fast machine code.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("any machine", deadline=None, derandomize=True)
 settings.register_profile("many", deadline=None, max_examples=20_000)

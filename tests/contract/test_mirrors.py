@@ -122,7 +122,8 @@ class TensorBoard:
 
 PLACES = (Mlflow, OptunaDatabase, OptunaJournal, TensorBoard)
 STORY = (
-    *(opened(), *whole_trial(0), *whole_trial(1, "failed"), *whole_trial(2, "interrupted"), closed("stopped")),
+    *(opened(), *whole_trial(0, length=2), *whole_trial(1, "failed", length=1)),
+    *(*whole_trial(2, "interrupted", length=1), closed("stopped")),
     *(opened(2), started(2, 2), started(3), iteration(2, 1, 2), iteration(3, 1), ended(3, "failed")),
     *(iteration(2, 2, 2), ended(2, attempt=2), closed(session=2)),
 )

@@ -51,7 +51,7 @@ class Breaks(CartPoleEnv):
 
 def test_a_study_whose_environment_breaks_in_every_trial_stops_with_its_file_and_line(driver):
     (driver.place / "breaks.py").write_text(BREAKS)
-    broken = setting(environment__id="breaks:Breaks", evaluation__max_episode_steps=500, search__num_trials=8)
+    broken = setting(environment__id="breaks:Breaks", evaluation__max_episode_steps=500, search__num_trials=5)
     assert driver.run(*broken) == 1, driver.said
     last = driver.records()[-1]
     assert (last.kind, last.reason) == ("study_closed", "error")
@@ -59,7 +59,7 @@ def test_a_study_whose_environment_breaks_in_every_trial_stops_with_its_file_and
     assert len(driver.attempts("failed")) == 4
     assert "breaks.py" in (driver.folder / "tracebacks" / "trial_00000_1.txt").read_text()
     assert driver.run(*broken, "--keep-going") == 1, driver.said
-    driver.assert_whole(8, failed=range(8))
+    driver.assert_whole(5, failed=range(5))
 
 
 def table(driver):
@@ -76,18 +76,18 @@ def typed(*words):
 @pytest.mark.quick
 def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, monkeypatch):
     (driver.place / "space.yaml").write_text(SPACE)
-    driver.start("--trials", 2)
+    driver.start("--trials", 1)
     driver.wait_for("study_opened")
     time.sleep(random.Random(KILL_SEED).uniform(0, 10))
     driver.kill()
     until(lambda: not ray_processes(), "its Ray is gone", 30)
-    assert driver.run("--trials", 3) == 0, driver.said
+    assert driver.run("--trials", 2) == 0, driver.said
     assert "space: complete" in driver.said
-    driver.assert_whole(3)
+    driver.assert_whole(2)
     rows = table(driver)
-    assert [row["status"] for row in rows] == ["finished"] * 3
+    assert [row["status"] for row in rows] == ["finished"] * 2
     assert {int(row["num_env_runners"]) for row in rows} == {1, 2}
-    assert len({(row["train_batch_size"], row["lr"]) for row in rows}) == 3
+    assert len({(row["train_batch_size"], row["lr"]) for row in rows}) == 2
     for row in rows:
         assert float(row["env_steps_per_s"]) > 0
         assert 0 <= float(row["final_return"]) <= 500
@@ -98,9 +98,9 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
     assert "Continue that study with --resume" in typed(*again)
     assert "parameters.num_epochs" in typed(*again, "--resume", "--set", "parameters.num_epochs=3")
     before = (driver.folder / "records.jsonl").read_bytes()
-    assert "space: complete" in typed(*again, "--resume", "--trials", "3")
+    assert "space: complete" in typed(*again, "--resume", "--trials", "2")
     assert (driver.folder / "records.jsonl").read_bytes() == before  # nothing is left to run: no session, no Ray
-    driver.assert_whole(3)
+    driver.assert_whole(2)
 
     assert not (driver.folder / "tensorboard").exists()
     StudyFolder(driver.folder).make_tensorboard()
@@ -135,7 +135,7 @@ throughput:
   iterations: 2
   blocks: 1
   grids:
-    strong: {num_env_runners: 2, train_batch_size: [80, 160]}
+    strong: {num_env_runners: 2, train_batch_size: 160}
 """
 
 
@@ -147,11 +147,11 @@ def test_a_throughput_study_is_killed_resumed_and_keeps_its_processes(driver):
     driver.kill()
     until(lambda: not ray_processes(), "its Ray is gone", 30)
     assert driver.run(timeout=400) == 0, driver.said
-    driver.assert_whole(4)
+    driver.assert_whole(3)
     found = driver.records()
     started = {record.trial: record for record in found if record.kind == "trial_started"}
     built = {record.trial: record for record in found if record.kind == "trial_built"}
-    cells = {"anchor": 2, "n=2 k=2 B=80 m=40 E=2": 1, "n=2 k=2 B=160 m=40 E=2": 1}
+    cells = {"anchor": 2, "n=2 k=2 B=160 m=40 E=2": 1}
     assert Counter(record.anchor for record in started.values()) == cells
     assert driver.count("evaluation") == 0
     for end in driver.attempts("finished"):

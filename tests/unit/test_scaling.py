@@ -121,7 +121,6 @@ def test_every_other_run_is_counted_under_its_reason():
         "timing unknown": run(2, 1.0, timing=None),
         "no timed iterations": run(2, 1.0, timed_iterations=0),
         "running": run(2, 1.0, status="running", timing=None),
-        "ran beside other trials of its cell": run(2, 1.0, stage="throughput", baseline="allocation 2 x 2"),
         "no run of equal workload at another scale": run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     }
     result = strong(made(run(1, 2.0), run(2, 1.0), *others.values()))
@@ -318,7 +317,7 @@ def test_a_wrong_name_is_answered_with_the_right_one(ask, problem, fix):
 
 def test_marl_eval_has_every_evaluation_of_every_seed(tmp_path):
     study = example("example_study")
-    content = json.loads(study.export(tmp_path / "runs.json", "marl-eval").read_text())
+    content = json.loads(study.export(tmp_path / "runs.json").read_text())
     (chosen,) = (each for each in study.settings if (each.name, each.num_env_runners) == ("the chosen setting", 46))
     seeds = content["gymnasium"]["Acrobot-v1"]["the chosen setting, 46 runners"]
     assert len(seeds) == len(chosen.runs)
@@ -330,22 +329,14 @@ def test_marl_eval_has_every_evaluation_of_every_seed(tmp_path):
         assert [(each["step_count"], each["return"]) for each in found.values()] == expected
 
 
-def test_rliable_reads_the_scores_of_a_study(tmp_path):
-    metrics = pytest.importorskip("rliable.metrics")  # its bootstrap needs arch, which is not made for today's pandas
-    study = example("example_study")
-    scores = json.loads(study.export(tmp_path / "a", "rliable").read_text())
-    mine = np.array(scores["the chosen setting, 46 runners"])
-    (mean,) = study.estimates("score", arm="the chosen setting", num_env_runners=46)["value"]
-    assert len(scores) == len(study.settings) and metrics.aggregate_mean(mine) == pytest.approx(mean)
-
-
 def test_failed_runs_are_exported_as_zero_and_what_cannot_be_is_refused(tmp_path):
     def exported(where, **changes):
         best = {"final_return": 90.0, **changes}
         rows = [invented.run(0, seed=2, status="failed", **changes), invented.run(1, seed=1, **best)]
-        return Study(invented.study(rows)).export(tmp_path / where, "rliable")
+        return Study(invented.study(rows)).export(tmp_path / where)
 
-    assert json.loads(exported("a.json", score=0.9).read_text()) == {"the only setting, 1 runner": [[0.9], [0.0]]}
+    (seeds,) = json.loads(exported("a.json", score=0.9).read_text())["gymnasium"]["Waiting-v0"].values()
+    assert [seeds[f"seed_{seed}"]["absolute_metrics"]["score"] for seed in (1, 2)] == [[0.9], [0.0]]
     with pytest.raises(AnalysisError, match=r"every run must have a number, .* Fix: Give `environment.floor`"):
         exported("b.json")
     with pytest.raises(AnalysisError, match="must be writable"):
