@@ -45,16 +45,6 @@ def test_the_arms_in_the_readme_are_those_of_the_certificate():
     assert paid in " ".join(section.replace("**", "").split())
 
 
-def test_no_two_recorded_studies_share_a_test_seed():
-    seeds = {}
-    for name in EXAMPLES:
-        runs = example(name).trials
-        judged = runs[runs["stage"] == "confirm"] if "stage" in runs else runs.iloc[:0]
-        seeds[name] = {int(seed) for seed in judged["seed"]}, {int(seed) for seed in runs["seed"].dropna()}
-    for name, (judging, _) in seeds.items():
-        assert not judging & set().union(*(every for other, (_, every) in seeds.items() if other != name))
-
-
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_no_path_of_a_machine_is_in_an_example(name):
     folder = StudyFolder(ANALYSIS / name)
