@@ -76,18 +76,18 @@ def typed(*words):
 @pytest.mark.quick
 def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, monkeypatch):
     (driver.place / "space.yaml").write_text(SPACE)
-    driver.start("--trials", 1)
+    driver.start("--trials", 2)
     driver.wait_for("study_opened")
     time.sleep(random.Random(KILL_SEED).uniform(0, 10))
     driver.kill()
     until(lambda: not ray_processes(), "its Ray is gone", 30)
-    assert driver.run("--trials", 2) == 0, driver.said
+    assert driver.run("--trials", 3) == 0, driver.said
     assert "space: complete" in driver.said
-    driver.assert_whole(2)
+    driver.assert_whole(3)
     rows = table(driver)
-    assert [row["status"] for row in rows] == ["finished"] * 2
+    assert [row["status"] for row in rows] == ["finished"] * 3
     assert {int(row["num_env_runners"]) for row in rows} == {1, 2}
-    assert len({(row["train_batch_size"], row["lr"]) for row in rows}) == 2
+    assert len({(row["train_batch_size"], row["lr"]) for row in rows}) == 3
     for row in rows:
         assert float(row["env_steps_per_s"]) > 0
         assert 0 <= float(row["final_return"]) <= 500
@@ -98,9 +98,9 @@ def test_a_study_is_killed_extended_and_cannot_be_mistaken_for_another(driver, m
     assert "Continue that study with --resume" in typed(*again)
     assert "parameters.num_epochs" in typed(*again, "--resume", "--set", "parameters.num_epochs=3")
     before = (driver.folder / "records.jsonl").read_bytes()
-    assert "space: complete" in typed(*again, "--resume", "--trials", "2")
+    assert "space: complete" in typed(*again, "--resume", "--trials", "3")
     assert (driver.folder / "records.jsonl").read_bytes() == before  # nothing is left to run: no session, no Ray
-    driver.assert_whole(2)
+    driver.assert_whole(3)
 
     assert not (driver.folder / "tensorboard").exists()
     StudyFolder(driver.folder).make_tensorboard()
