@@ -30,7 +30,7 @@ ASK_RAY = textwrap.dedent("""
         ray.init(address=cluster.address, log_to_driver=False)
         for strategy in ("PACK", "SPREAD"):
             group = placement_group([{"CPU": num_cpus} for num_cpus in processes], strategy=strategy)
-            print(json.dumps([nodes, processes, strategy, group.wait(4)]), flush=True)
+            print(json.dumps([nodes, processes, strategy, group.wait(8)]), flush=True)
             remove_placement_group(group)
             while ray.available_resources().get("CPU", 0) < sum(nodes):
                 time.sleep(0.1)
