@@ -3,12 +3,11 @@
 `tests/unit/test_layering.py` checks that no other file prints.
 """
 
-import json
 import os
 import shutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from study.text import printable
 
@@ -35,11 +34,6 @@ def to_nowhere(stream: TextIO) -> None:
     """Send what a stream holds and will get to nowhere: Python writes the rest as it ends, and would fail again."""
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 (a device)
         os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def say_json(content: Any) -> None:
-    """Print one JSON document: what `--json` asks for."""
-    say(json.dumps(content, indent=1, default=str))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, words: Collection[str] = ()) -> str:

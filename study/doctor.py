@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -22,20 +22,18 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from study.designs.registry import make_plan, private_shape
 from study.errors import StudyError
 from study.machine.cluster import ask_nodes, joined_ray, resolve_address
 from study.machine.host import current_job, file_system_of, is_network, machine_key, memory_mb, this_node
-from study.machine.load import NodeLoad, OwnProcesses, load_between, snapshot
-from study.machine.shape import LOCAL, ClusterShape, NodeShape
+from study.machine.load import NodeLoad, load_between, snapshot
+from study.machine.shape import LOCAL, NodeShape
 from study.mirrors.tracking_uri import DEFAULT_TRACKING_URI, ask_mlflow, asked_uri, check_tracking_uri, sqlite_path
-from study.space.spec import StudySpec
-from study.text import count, gigabytes, listed, one_line
+from study.text import count, gigabytes, one_line
 
 Level = Literal["ok", "warn", "fail"]
 """`fail`: a study cannot run here, or its numbers would be wrong and not say so. `warn`: it runs with a loss."""
-MAX_NAMES = 4
-"""Nodes, or other things, that one finding names."""
+MOST = 120
+"""Characters of a list of nodes, or of other things, in one finding."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -82,9 +80,6 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     here: Node
     tracking_uri: str = DEFAULT_TRACKING_URI
     out: Path = Path("studies")
-    spec: StudySpec | None = None
-    refusal: StudyError | None = None
-    """Why a cluster could not be joined."""
     address: str = ""
     """Of the Ray that was joined; empty: none."""
     joined: tuple[Node, ...] = ()
@@ -98,38 +93,27 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
         """Where trials would run."""
         return self.joined if self.address else (self.here,)
 
-    @property
-    def shape(self) -> ClusterShape:
-        """The cluster as a plan needs it."""
-        return ClusterShape(nodes=tuple(node.shape for node in self.nodes))
 
+def find_surroundings(*, address: str | None, tracking_uri: str | None, out: Path) -> Surroundings:
+    """Ask this machine, or every node of a live Ray, with the options of `run`.
 
-def find_surroundings(
-    *, address: str | None, tracking_uri: str | None, out: Path, spec: StudySpec | None
-) -> Surroundings:
-    """Ask this machine, or every node of a live Ray, with the options of `run`. What Ray prints of them is dropped."""
-    cluster: dict[str, Any] = {}
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            if (found := resolve_address(address)) is not None:
-                cluster = _ask_cluster(found)
-    except StudyError as error:
-        cluster = {"refusal": error}
-    here = read_node(sample_s=0.0 if "address" in cluster else SAMPLE_S)
-    if spec is not None:
-        with contextlib.suppress(StudyError):  # the check of the space says that
-            here = msgspec.structs.replace(here, shape=private_shape(spec).nodes[0])
+    Raises:
+        ClusterError: No Ray that accepts us answers at the address.
+    """
+    joined = resolve_address(address)
+    cluster = {} if joined is None else _ask_cluster(joined)
+    here = read_node(sample_s=SAMPLE_S if joined is None else 0.0)
     uri = asked_uri(tracking_uri) or DEFAULT_TRACKING_URI
-    return Surroundings(here=here, tracking_uri=uri, out=out, spec=spec, **cluster)
+    return Surroundings(here=here, tracking_uri=uri, out=out, **cluster)
 
 
 def _ask_cluster(address: str) -> dict[str, Any]:
-    """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was."""
-    with joined_ray(address, asks_nodes=False):
+    """Join a Ray, ask its nodes by tasks that reserve nothing there, leave it as it was. What Ray prints is dropped."""
+    with contextlib.redirect_stdout(io.StringIO()), joined_ray(address, asks_nodes=False):
         import ray
 
         session, me = ray.get_runtime_context().get_session_name(), (machine_key(), os.getpid())
-        asked = ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, sample_s=SAMPLE_S, session=session, asking=me)
+        asked = ask_nodes(read_node, timeout_s=ANSWER_TIMEOUT_S, sample_s=SAMPLE_S, session=session, asking=[me])
         nodes = [(shape, node) for shape, node in asked if not isinstance(node, str)]
         return {
             "address": address,
@@ -139,17 +123,17 @@ def _ask_cluster(address: str) -> dict[str, Any]:
         }
 
 
-def read_node(*, sample_s: float, session: str = "", asking: tuple[str, int] | None = None) -> Node:
+def read_node(*, sample_s: float, session: str = "", asking: Collection[tuple[str, int]] = ()) -> Node:
     """Return what this process sees of its machine in so many seconds, in a session of Ray, if in any.
 
     `asking` is the machine, by `machine_key`, and the process of the doctor, which is not foreign.
     """
     load = None
     if sample_s:
-        ours = OwnProcesses(session=session, driver=asking, trial={machine_key(): (os.getpid(),)})
-        first = snapshot(ours)
+        own = [(machine_key(), os.getpid()), *asking]
+        first = snapshot(session, own)
         time.sleep(sample_s)
-        load = load_between(first, snapshot(ours, last=True))
+        load = load_between(first, snapshot(session, own, last=True))
     # Ray sets OMP_NUM_THREADS in a worker that has not got it: what counts is what the raylet, its parent, has.
     variables = psutil.Process(os.getppid()).environ() if session else os.environ
     granted = os.environ.get("SLURM_CPUS_ON_NODE", "")
@@ -180,17 +164,13 @@ def _versions() -> dict[str, str]:
 
 
 def check_ray(around: Surroundings) -> Iterator[Finding]:
-    """Whether Ray takes us, every node answers, nobody holds its CPUs, and nobody else may run code in it."""
-    if around.refusal is not None:
-        fix = f"{around.refusal.fix} All further checks are about this machine alone."
-        yield Finding("fail", _problem(around.refusal), fix.strip())
-        return
+    """Whether every node answers, and nobody holds its CPUs."""
     if not around.address:
         yield Finding("ok", "a private one on this machine, with a token of its own, started and ended with the study")
         return
-    total = around.shape.num_cpus
+    total = sum(node.shape.num_cpus for node in around.joined)
     if around.silent:
-        said = some([f"{address}: {why}" for address, why in around.silent.items()])
+        said = one_line(", ".join(f"{address}: {why}" for address, why in around.silent.items()), MOST)
         found = f"{count(len(around.silent), 'node')} that Ray takes for alive did not answer ({said})"
         fix = "Install this project there, or look at the raylet's log and restart the node: trials would hang."
         yield Finding("fail", found, fix)
@@ -199,18 +179,18 @@ def check_ray(around: Surroundings) -> Iterator[Finding]:
         fix = "Wait for them to end, or start a Ray of your own: they take time from timed trials."
         yield Finding("warn", found, fix)
     yield Finding("ok", f"joined {around.address}, {count(len(around.joined), 'node')} answered; {total} CPUs")
-    yield from _on_every_node(around, token_of)
 
 
 def token_of(node: Node, around: Surroundings) -> Iterator[Finding]:
-    """Whether a node asks for a token, as the driver does."""
+    """Whether a node asks for a token, as the driver does; a private Ray has one of its own."""
     mine, theirs = around.here.token_mode, node.token_mode
     if theirs != mine:
         found = f"RAY_AUTH_MODE is {theirs or 'not set'}, and {mine or 'not set'} for the driver"
         yield Finding("warn", found, "Set it to the same value everywhere: a node with another one is refused.")
-    elif theirs != "token" and not node.shape.address.startswith("127."):
+    elif theirs != "token" and around.address and not node.shape.address.startswith("127."):
         fix = "Unless the network is yours alone, export RAY_AUTH_MODE=token for every `ray start` and for the study."
         yield Finding("warn", "whoever reaches its ports can run code as you, without a token", fix)
+    yield Finding("ok", "no other machine can run code in this Ray without a token")
 
 
 # --- on every node: packages, CPUs, memory, other work ---------------------------------------------------------------
@@ -231,7 +211,7 @@ def packages_of(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether a node has the packages of the driver; whether these fit together, `pip check` says."""
     here, there = around.here.versions, node.versions
     if others := [name for name in {**here, **there} if here.get(name) != there.get(name)]:
-        found = some([f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others])
+        found = ", ".join(f"{name} {there.get(name, 'missing')} instead of {here.get(name, 'none')}" for name in others)
         fix = "Install the same everywhere: this commit, this Python, and `pip install -r` what `pip freeze` says here."
         yield Finding("fail", found, fix)
     yield Finding("ok", "this project, Python and what changes results are the same everywhere")
@@ -239,9 +219,7 @@ def packages_of(node: Node, around: Surroundings) -> Iterator[Finding]:
 
 def cpus_of(node: Node, around: Surroundings) -> Iterator[Finding]:
     """Whether Ray hands out CPUs that were not given to us, or hyper-threads, or starts processes that share them."""
-    private, cores = node.shape.address == LOCAL, node.shape.physical_cpus
-    # A private Ray hands out more than the cores only for a trial that asks for it; the check of the space says that.
-    taken = min(node.shape.num_cpus, cores) if private else node.shape.num_cpus
+    private, cores, taken = node.shape.address == LOCAL, node.shape.physical_cpus, node.shape.num_cpus
     what = f"{'a private Ray would hand' if private else 'Ray hands'} out {count(taken, 'CPU')}"
     given = taken if node.granted is None else node.granted
     fix = f"Start Ray there with --num-cpus={min(given, cores)}."
@@ -294,7 +272,7 @@ def other_work_on(node: Node, around: Surroundings) -> Iterator[Finding]:
     yield Finding("ok", f"quiet: less than {FOREIGN_CORES:g} cores used by others over {load.seconds:.1f} s")
 
 
-# --- where results are kept, and the space ---------------------------------------------------------------------------
+# --- where results are kept --------------------------------------------------------------------------------------
 
 LITTLE_MB, ENOUGH_MB = 100, 1024
 """Free space: records, checkpoints and the database of a small study, and of a large one."""
@@ -341,29 +319,17 @@ def check_mlflow(around: Surroundings) -> Iterator[Finding]:
     yield Finding("ok", "it answers" if path is None or path.exists() else f"{path} will be made by the first study")
 
 
-def check_space(around: Surroundings) -> Iterator[Finding]:
-    """Whether every trial finds a place, and cores of its own."""
-    if around.spec is None:
-        return
-    plan = make_plan(around.spec, around.shape)  # errors are the finding
-    if crowded := [each.num_env_runners for each in plan.kinds if each.label.timing == "oversubscribed"]:
-        found = f"trials of {listed(sorted(set(crowded)))} runners would be oversubscribed"
-        fix = "Such times say nothing about scaling: run where the cores are, or list smaller scales."
-        yield Finding("warn", found, fix)
-    yield Finding("ok", f"each of {count(plan.num_trials, 'trial')} fits; what they need says `run --dry-run`")
-
-
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 CHECKS: Mapping[str, Callable[[Surroundings], Iterable[Finding]]] = {
     "ray": check_ray,
+    "token": lambda around: _on_every_node(around, token_of),
     "packages": lambda around: _on_every_node(around, packages_of),
     "CPUs": lambda around: _on_every_node(around, cpus_of),
     "memory": lambda around: _on_every_node(around, memory_of),
     "other work": lambda around: _on_every_node(around, other_work_on),
     "storage": check_storage,
     "mlflow": check_mlflow,
-    "space": check_space,
 }
 """In the order in which they are shown."""
 
@@ -375,16 +341,13 @@ def judge(around: Surroundings) -> Iterator[Finding]:
         try:
             found.extend(check(around))
         except StudyError as error:
-            found.append(Finding("fail", _problem(error), error.fix or "See the message."))
+            problem = one_line(str(replace(error.fault, fix=""))).rstrip(".")
+            found.append(Finding("fail", problem, error.fix or "See the message."))
         except Exception as error:  # noqa: BLE001 (a check that crashes is a finding)
             got = f"this check itself failed, {type(error).__name__}: {one_line(str(error), 200)}"
             found.append(Finding("fail", got, "Look at it by hand, and report this line."))
         for each in [each for each in found if each.level != "ok"] or found[:1]:
             yield msgspec.structs.replace(each, check=name)
-
-
-def _problem(error: StudyError) -> str:
-    return " ".join(str(replace(error.fault, fix="")).split()).rstrip(".")
 
 
 def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Iterator[Finding]]) -> Iterator[Finding]:
@@ -395,11 +358,7 @@ def _on_every_node(around: Surroundings, ask: Callable[[Node, Surroundings], Ite
             where[each].append(node.shape.address)
     for each, addresses in where.items():
         everywhere = len(addresses) == len(around.nodes)
-        names = "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{some(addresses)}: "
+        names = (
+            "" if addresses == [LOCAL] else "all nodes: " if everywhere else f"{one_line(', '.join(addresses), MOST)}: "
+        )
         yield msgspec.structs.replace(each, found=names + each.found)
-
-
-def some(items: Sequence[str]) -> str:
-    """Return the first `MAX_NAMES` items, and how many more there are."""
-    more = len(items) - MAX_NAMES
-    return ", ".join(items[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

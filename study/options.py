@@ -34,7 +34,6 @@ Trials = Annotated[
     typer.Option(min=1, help="Number of trials; a resumed study is extended to it. Not for hold-up studies."),
 ]
 Study = Annotated[Path, typer.Argument(help="Folder of the study, such as studies/quickstart.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")]
 DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Print the plan and start nothing; with --config first the space, for a file."),

@@ -6,7 +6,7 @@ documentation. `tests/contract/test_private.py` tests each, which `.ci/newest-ra
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # --- Ray and Ray Tune ------------------------------------------------------------------------------------------------
@@ -80,14 +80,15 @@ def loopback_only() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-def nodes_of(address: str) -> Sequence[Any]:
-    """Return all nodes that the cluster at `host:port` ever had, as messages of type `GcsNodeInfo`.
+def nodes_of(address: str) -> set[str]:
+    """Return the addresses of all nodes that the cluster at `host:port` ever had.
 
     Joining the cluster to ask it takes minutes where the head refuses the token, and cannot be stopped; this raises.
     """
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
-    return list(GcsClient(address=address).get_all_node_info(timeout=10).values())
+    nodes = GcsClient(address=address).get_all_node_info(timeout=10).values()
+    return {node.node_manager_address for node in nodes}
 
 
 def died_alone(actor_id: str | None) -> bool:

@@ -9,7 +9,6 @@ import shlex
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -22,7 +21,7 @@ from study import options
 from study.cli.launch import app as launch_app
 from study.cli.results import app as results_app
 from study.cli.results import best_trial
-from study.console import say, say_json, to_nowhere
+from study.console import say, to_nowhere
 from study.driver.opening import Address, Out, RunOptions, checked_name
 from study.errors import ExitCode, Fault, StudyError, wrong_option
 from study.records.folder import StudyFolder
@@ -214,60 +213,40 @@ app.add_typer(launch_app)
 
 @app.command()
 def doctor(
-    space: options.Space = None,
     address: Address = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow: sqlite:///mlflow.db (default), http://…")] = None,
     out: Out = Path("studies"),
-    set_: options.Set = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Check this machine, or a Ray cluster, before a study.
 
-    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. With a space,
-    also whether its largest trial fits.
+    Says what would make it fail, or its numbers wrong, and what to do; exit code 2 if a check failed. Whether the
+    trials of a space fit is said by `run --dry-run`.
     """
-    spec = None if space is None else options.load(space, set_, None).spec
-    from msgspec.structs import asdict
-
     from study.doctor import find_surroundings, judge
 
-    findings = []
-    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out, spec=spec)):
-        findings.append(finding)
-        if not as_json:
-            fix = f". Fix: {finding.fix}" if finding.fix else ""
-            say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
-    counts = Counter(finding.level for finding in findings)
-    if as_json:
-        say_json([asdict(finding) for finding in findings])
-    else:
-        parts = ", ".join(f"{number} {level}" for level, number in counts.items())
-        end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
-        say(f"\n{parts}: {end}.")
+    counts: Counter[str] = Counter()
+    for finding in judge(find_surroundings(address=address, tracking_uri=tracking_uri, out=out)):
+        counts[finding.level] += 1
+        fix = f". Fix: {finding.fix}" if finding.fix else ""
+        say(f"{finding.level:<4}  {finding.check}: {finding.found}{fix}")
+    parts = ", ".join(f"{number} {level}" for level, number in counts.items())
+    end = "a study would fail here, or its numbers be wrong" if counts["fail"] else "a study can run here"
+    say(f"\n{parts}: {end}.")
     raise typer.Exit(ExitCode.MISTAKE if counts["fail"] else ExitCode.FINISHED)
 
 
 @app.command()
 def sync(study: options.Study) -> None:
-    """Bring MLflow, Optuna's storage and TensorBoard up to date."""
-    for line in sync_study(StudyFolder(study)):
-        say(line)
+    """Bring MLflow, Optuna's storage and TensorBoard up to date.
 
-
-def sync_study(folder: StudyFolder) -> Iterator[str]:
-    """Bring MLflow, Optuna's storage and event files, where the study has them, up to date with the records.
-
-    Yields:
-        A sentence for each place, as soon as it is up to date; for all but one that failed, why.
-
-    Raises:
-        StudyError: A place does not answer, or the records cannot be trusted; the others have got what they lacked.
+    A place that does not answer keeps no other from getting what it lacks.
     """
     from study.cli.display import answer_of
     from study.mirrors.process import mirrors_of
     from study.mirrors.process import sync as catch_up
     from study.records.files import check_own
 
+    folder = StudyFolder(study)
     folder.identity()
     folder.check_unpacked()
     check_own(folder.path)  # which names the places
@@ -276,10 +255,11 @@ def sync_study(folder: StudyFolder) -> Iterator[str]:
         try:
             mirror.answer = "" if isinstance(answer, str) else answer.to_markdown()
             lacked = catch_up(mirror)
-            yield f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else ".")
+            say(f"{mirror.name} is up to date" + (f": {count(lacked, 'record')} sent." if lacked else "."))
         except StudyError as error:
             failed.append(error)
-    yield from map(str, failed[:-1])
+    for each in failed[:-1]:
+        say(str(each))
     if failed:
         raise failed[-1]
 

@@ -1,13 +1,14 @@
 """Commands for a study that has results: its report, its policies and its certificate."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from study.console import say, say_json
+from study.console import say
 from study.errors import wrong_option
-from study.options import AsJson, Study, Trial, command_app, examples
+from study.options import Study, Trial, command_app, examples
 from study.records.folder import StudyFolder
 
 app = command_app("")
@@ -95,7 +96,7 @@ def evaluate(
             "clips/ it goes to MLflow with the next `sync`.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, for programs.")] = False,
 ) -> None:
     """Play a recorded policy, or a random one; film it.
 
@@ -109,10 +110,7 @@ def evaluate(
         raise wrong_option("--trial, --stochastic/--deterministic", rule=rule, got=got, fix="Drop one.")
     policy = random_policy(path) if random else find_policy(path, trial)
     evaluated = evaluate_policy(policy, episodes=episodes, seed=seed, stochastic=stochastic, video=video)
-    if as_json:
-        say_json(evaluated.to_json())
-    else:
-        say(evaluated_text(evaluated))
+    say(json.dumps(evaluated.to_json(), indent=1, default=str) if as_json else evaluated_text(evaluated))
 
 
 # --- what a study chose -----------------------------------------------------------------------------------------------

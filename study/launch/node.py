@@ -78,7 +78,7 @@ def main() -> int:
     try:
         task = msgspec.json.decode(line, type=Task)
         with own_folder("rl") as folder:
-            return (_run_command if task.command else _run_ray)(task, folder, ended)
+            return _run(task, folder, ended)
     except msgspec.DecodeError as error:
         _say(f"the supervisor must be of the same version: {error}")
     except (StudyError, OSError) as error:
@@ -110,35 +110,28 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def _run_command(task: Task, folder: Path, ended: threading.Event) -> int:
-    """Run the driver until it or the input ends; return its code, 128 and more for the signal that killed it."""
+def _run(task: Task, folder: Path, ended: threading.Event) -> int:
+    """Run the driver, or a node of Ray, until it or the input ends; return its code, 128 and more for a signal."""
+    log, is_node = folder / "start.log", not task.command
+    ip, num_cpus = own_address(task.peer), cpus_of(task)
     for name, content in task.files.items():
         (folder / name).write_text(content)
     words = [word.replace("{folder}", str(folder)).replace("{python}", sys.executable) for word in task.command]
-    process = _start(words, {**os.environ, **task.environment}, sys.stdout)
+    with log.open("wb") as output:
+        if is_node:
+            process = _start(ray_start(task, ip, num_cpus, folder), environment_of_ray(task), output)
+        else:
+            process = _start(words, {**os.environ, **task.environment}, sys.stdout)
+    is_told = not is_node
     while process.poll() is None and not ended.wait(POLL_S):
-        pass
+        if not is_told and (is_told := _STARTED in log.read_bytes()):
+            address = task.address or (folder / "r" / "ray_current_cluster").read_text()
+            about = {"address": address.strip(), "ip": ip, "num_cpus": num_cpus}
+            _say(UP + msgspec.json.encode(about).decode())
+    if is_node and process.returncode is not None:  # `ray start --block` notices a dead server in a second
+        _say(f"`ray start` ended with code {process.returncode}: {last_lines(folder)}")
     _end(process)
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
-
-
-def _run_ray(task: Task, folder: Path, ended: threading.Event) -> int:
-    """Run a node of Ray until the input ends, or it dies."""
-    ip, num_cpus, is_up = own_address(task.peer), cpus_of(task), False
-    with (folder / "start.log").open("wb") as log:
-        process = _start(ray_start(task, ip, num_cpus, folder), environment_of_ray(task), log)
-        try:
-            while not ended.wait(POLL_S):
-                if (code := process.poll()) is not None:  # `ray start --block` notices a dead server in a second
-                    _say(f"`ray start` ended with code {code}: {last_lines(folder)}")
-                    return ExitCode.NO_CLUSTER
-                if not is_up and (is_up := _STARTED in (folder / "start.log").read_bytes()):
-                    address = task.address or (folder / "r" / "ray_current_cluster").read_text()
-                    about = {"address": address.strip(), "ip": ip, "num_cpus": num_cpus}
-                    _say(UP + msgspec.json.encode(about).decode())
-        finally:
-            _end(process)
-    return 0
 
 
 def cpus_of(task: Task) -> int:

@@ -45,12 +45,9 @@ def ask(*command: str) -> str:
     """
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=ASK_TIMEOUT_S)
-    except OSError as error:
-        rule, fix = "must be on this machine's PATH", "Launch on the front-end, or see the job with --print."
-        raise ClusterError(where=command[0], rule=rule, got=error.strerror or "", fix=fix) from error
-    except subprocess.TimeoutExpired as error:
-        rule, fix = f"must answer within {ASK_TIMEOUT_S:.0f} s", "Look whether the job is queued, and try again later."
-        raise ClusterError(where=command[0], rule=rule, fix=fix) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        rule, fix = "must answer on this machine", "Launch on the front-end, if the job is not queued already."
+        raise ClusterError(where=command[0], rule=rule, got=error, fix=fix) from error
     if done.returncode != 0:
         got = " ".join((done.stderr or done.stdout).split())[-500:] or f"exit code {done.returncode}"
         fix = "Change the options after --, or ask the site's administrators."

@@ -12,8 +12,6 @@ import os
 import re
 import secrets
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from study.errors import ClusterError
+from study.errors import ClusterError, StudyError
+from study.machine.apart import called_apart
 from study.machine.host import own_folder, this_node
 from study.machine.shape import ClusterShape
 from study.ray_private import authentication_as_in_environment, loopback_only, own_signal_handlers
@@ -95,11 +94,6 @@ HANDSHAKE_TIMEOUT_S = 20.0
 """How long Ray's own handshake may take, the import of Ray included."""
 _PRIVATE = re.compile(r"/rs-[0-9a-f]{4}-\d+/r")
 """The folder of every private Ray, and so on the command lines of its processes."""
-_ASK = """
-import sys
-from study.ray_private import nodes_of
-print(*{node.node_manager_address for node in nodes_of(sys.argv[1])})
-"""
 
 
 def resolve_address(address: str | None) -> str | None:
@@ -144,15 +138,15 @@ def addresses_of_nodes(address: str) -> frozenset[str]:
     Raises:
         ClusterError: The cluster refuses us or does not answer.
     """
-    words = [sys.executable, "-c", _ASK, address]
+
+    def refused(got: str) -> StudyError:
+        return _refused(address, got)
+
     try:
-        done = subprocess.run(words, capture_output=True, timeout=HANDSHAKE_TIMEOUT_S)
-        said = done.stderr
-        if done.returncode == 0:
-            return frozenset(done.stdout.decode().rstrip().rpartition("\n")[2].split())
-    except subprocess.TimeoutExpired as timeout:
-        said = timeout.stderr or b""
-    raise _refused(address, (said.decode(errors="replace").strip() or "no answer").splitlines()[-1][:300])
+        found = called_apart("study.ray_private:nodes_of", address, limit_s=HANDSHAKE_TIMEOUT_S, otherwise=refused)
+    except Exception as error:  # noqa: BLE001 (whatever Ray's client raises there)
+        raise error if isinstance(error, StudyError) else refused(_last_line(error)[:300]) from None
+    return frozenset(found)
 
 
 def _refused(address: str, reason: str) -> ClusterError:

@@ -14,7 +14,6 @@ import resource
 import shutil
 import socket
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -260,8 +259,6 @@ def _clear(folder: Path) -> None:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 _OWN_AUTOGROUP = Path("/proc/self/autogroup")
-_TRIES, _PAUSE_S = 20, 0.1
-"""The kernel takes ten values of autogroups in a second, from all processes together."""
 
 
 def children_of(pid: int) -> set[int]:
@@ -281,14 +278,6 @@ def set_back(niceness: int) -> None:
     for thread in psutil.Process().threads():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
-    if os.getsid(0) != os.getpid():
-        return
-    for _ in range(_TRIES):
-        try:
+    if os.getsid(0) == os.getpid():
+        with contextlib.suppress(OSError):  # a kernel without autogroups, or another process has just set one
             _OWN_AUTOGROUP.write_text(str(niceness))
-        except BlockingIOError:
-            time.sleep(_PAUSE_S)
-            continue
-        except OSError:  # a kernel without autogroups
-            pass
-        return

@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,19 +47,6 @@ class NodeLoad:
     """The machine, by `machine_key`; empty in records before 0.12.1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnProcesses:
-    """Which processes on a node are the study's."""
-
-    session: str
-    """Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray."""
-    driver: tuple[str, int] | None
-    """Machine, by `machine_key`, and process of the driver. Its children (the mirror, a private Ray) are the study's
-    too."""
-    trial: Mapping[str, tuple[int, ...]]
-    """Machine, by `machine_key` -> processes of the trial."""
-
-
 class ProcessTimes(NamedTuple):
     """CPU time of a process up to a moment."""
 
@@ -86,8 +73,8 @@ class CpuTimes(NamedTuple):
 class LoadSnapshot:
     """What /proc of a node showed at one moment, by the host's monotonic clock."""
 
-    host: str
     machine: str
+    """By `machine_key`."""
     moment_s: float
     num_cores: int
     cpus: frozenset[int]
@@ -95,21 +82,27 @@ class LoadSnapshot:
     processes: Mapping[Key, ProcessTimes]
 
 
-def snapshot(ours: OwnProcesses, *, last: bool = False) -> LoadSnapshot | None:
+def snapshot(session: str, own: Collection[tuple[str, int]], *, last: bool = False) -> LoadSnapshot | None:
     """Return what this node's processes and CPUs have done so far; None where the system does not tell.
 
     Of the two snapshots around an interval, the first one reads the CPUs last and the last one reads them first: what
     the study does while its processes are read then never counts as foreign.
+
+    Args:
+        session: Name of the Ray session, which Ray's own processes have on their command lines; empty without a Ray.
+        own: Machine, by `machine_key`, and number of each process of the trial and of the driver. Their children (the
+            mirror, a private Ray) are the study's too.
+        last: Whether this is the second one.
     """
+    machine = machine_key()
     try:
         early = time.monotonic(), _times()
-        processes = _processes(ours)
+        processes = _processes(session, [pid for place, pid in own if place == machine])
         moment_s, times = early if last else (time.monotonic(), _times())
     except (OSError, ValueError, KeyError):
         return None  # not Linux, a container without /proc, or one that does not show a CPU of this process
     return LoadSnapshot(
-        host=os.uname().nodename,
-        machine=machine_key(),
+        machine=machine,
         moment_s=moment_s,
         num_cores=len(cores_of(usable_cpus())),
         cpus=frozenset(usable_cpus()),
@@ -137,7 +130,7 @@ def load_between(first: LoadSnapshot | None, last: LoadSnapshot | None) -> NodeL
         if not process.ours:
             others[process.name] += cpu_s
     return NodeLoad(
-        host=last.host,
+        host=last.machine.partition("/")[0],
         num_cores=last.num_cores,
         seconds=seconds,
         foreign_cores=max(busy_s - math.fsum(ours_s) - unsure_s, 0.0) / seconds,
@@ -183,29 +176,27 @@ def _times() -> CpuTimes:
     return CpuTimes(idle_s, stolen_s, interrupts_s, sum(math.fsum(cpu[:8]) for cpu in mine))
 
 
-def _processes(ours: OwnProcesses) -> dict[Key, ProcessTimes]:
+def _processes(session: str, own: Iterable[int]) -> dict[Key, ProcessTimes]:
     """Read the clocks of all processes that the system shows, and tell ours from others."""
     wanted = ["pid", "ppid", "name", "cmdline", "cpu_times", "create_time"]
     seen = {each.pid: each.info for each in psutil.process_iter(wanted) if each.info["cpu_times"] is not None}
-    own = _study(seen, ours, machine_key())
+    ours = _study(seen, session, own)
     return {
         (pid, info["create_time"]): ProcessTimes(
             parent=info["ppid"] or 0,
             name=info["name"] or "",
             own_s=(times := info["cpu_times"]).user + times.system,
             children_s=times.children_user + times.children_system,
-            ours=pid in own,
+            ours=pid in ours,
         )
         for pid, info in seen.items()
     }
 
 
-def _study(seen: Mapping[int, Mapping[str, Any]], ours: OwnProcesses, machine: str) -> set[int]:
+def _study(seen: Mapping[int, Mapping[str, Any]], session: str, own: Iterable[int]) -> set[int]:
     """Return the processes of the study: Ray's own, the driver, the trial, and what they have started."""
-    waiting = [pid for pid, info in seen.items() if ours.session and ours.session in " ".join(info["cmdline"] or ())]
-    waiting += ours.trial.get(machine, ())
-    if ours.driver is not None and ours.driver[0] == machine:
-        waiting.append(ours.driver[1])
+    of_ray = [pid for pid, info in seen.items() if session and session in " ".join(info["cmdline"] or ())]
+    waiting = [*of_ray, *own]
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid, info in seen.items():
         children[info["ppid"] or 0].append(pid)

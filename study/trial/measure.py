@@ -18,7 +18,7 @@ import ray
 
 from study.errors import TrialError
 from study.machine.host import cpu_model, machine_key, read_peak_rss_mb
-from study.machine.load import LoadSnapshot, NodeLoad, OwnProcesses, load_between, read_pressure_s, snapshot
+from study.machine.load import LoadSnapshot, NodeLoad, load_between, read_pressure_s, snapshot
 from study.metrics import CUSTOM, METRICS
 from study.records.records import Evaluation, Iteration, TrialBuilt
 
@@ -231,8 +231,8 @@ class NodeWatch:
         """Choose who reads the load of each machine: `places`, the main process first, and their RLlib actors."""
         first_at = {place.machine: place for place in reversed(places)}
         self._lookers = [actor_of(place) for machine, place in first_at.items() if machine != places[0].machine]
-        pids = {machine: tuple(place.pid for place in places if place.machine == machine) for machine in first_at}
-        self._ours = OwnProcesses(session=ray.get_runtime_context().get_session_name(), driver=driver, trial=pids)
+        own = [(place.machine, place.pid) for place in places] + ([] if driver is None else [driver])
+        self._study = ray.get_runtime_context().get_session_name(), own
         self._first: list[LoadSnapshot | None] = []
 
     def begin(self) -> None:
@@ -245,18 +245,18 @@ class NodeWatch:
         return [load for pair in both if (load := load_between(*pair)) is not None]
 
     def _look(self, *, last: bool) -> list[LoadSnapshot | None]:
-        asked = [actor.apply.remote(_look, self._ours, last) for actor in self._lookers]
-        own = _look(None, self._ours, last)
+        asked = [actor.apply.remote(_look, self._study, last) for actor in self._lookers]
+        own = _look(None, self._study, last)
         try:
             return [own, *ray.get(asked, timeout=LOOK_TIMEOUT_S)]
         except ray.exceptions.RayError:
             return [own, *[None] * len(asked)]  # who is gone will be missed when it is to sample
 
 
-def _look(_: Any, ours: OwnProcesses, last: bool) -> LoadSnapshot | None:
+def _look(_: Any, study: tuple[str, list[tuple[str, int]]], last: bool) -> LoadSnapshot | None:
     """Read the load, in any process; raise nothing, since RLlib ends a process that raises."""
     try:
-        return snapshot(ours, last=last)
+        return snapshot(*study, last=last)
     except Exception:  # noqa: BLE001 (a load that is not known ends no trial)
         return None
 

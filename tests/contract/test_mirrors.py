@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from tensorboardX.event_file_writer import EventsWriter
 
-from study.cli.commands import sync_study
+from study.cli.commands import sync as sync_command
 from study.errors import ClusterError, RecordError
 from study.mirrors import process
 from study.mirrors.mirror import OptunaMirror, TensorBoardMirror
@@ -296,7 +296,7 @@ def test_damaged_records_are_named_and_not_sent_again(study, monkeypatch, chunk,
         sync(place.kind(folder))
 
 
-def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch):
+def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_path, monkeypatch, capsys):
     folder = make_folder(tmp_path / "demo", "sqlite:///mlflow.db")
     folder.make_tensorboard()
     append(folder, opened())
@@ -311,11 +311,10 @@ def test_only_one_process_sends_and_a_sync_says_what_became_of_each_place(tmp_pa
         raise ClusterError(f"{mirror.name} is away.")
 
     monkeypatch.setattr("study.mirrors.process.sync", catch_up)
-    said = sync_study(folder)
-    assert next(said) == "TensorBoard's folder is up to date: 2 records sent."
-    assert next(said) == "Optuna's storage is away."
     with pytest.raises(ClusterError, match="MLflow is away"):
-        next(said)
+        sync_command(folder.path)
+    said = ["TensorBoard's folder is up to date: 2 records sent.", "Optuna's storage is away."]
+    assert capsys.readouterr().out.splitlines() == said
 
 
 @pytest.mark.parametrize("left", [b"garbage\n", b'{"op_code": 4, "wor', b""])

@@ -183,7 +183,6 @@ def classes_of_ours():
         ("_private/services.py", "ENABLE_RAY_CLUSTER"),  # loopback_only
         ("_private/worker.py", '"_temp_dir"'),  # private_ray
         ("_private/auto_init_hook.py", "auto_init_ray()"),  # refuse_auto_init
-        ("_private/auto_init_hook.py", "def wrap_auto_init"),
         ("actor.py", "@wrap_auto_init"),
         ("remote_function.py", "@wrap_auto_init"),
     ],

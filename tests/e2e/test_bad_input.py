@@ -101,14 +101,6 @@ def test_a_python_without_the_packages_is_told_what_to_install():
     assert re.search(r"got no '\w+'\. Fix: Run `pip install -e \.`", done.stderr), done.stderr
 
 
-def test_a_space_must_be_named_and_options_behind_two_dashes_go_to_the_scheduler():
-    assert "--space: must be given" in str(refused("run", "--dry-run"))
-    passed_on = ["--", "--account=rl", "-pcpu"]
-    launch = ["launch", "slurm", "--print", "--space", "space"]
-    assert "--account=rl -pcpu" in study(*launch, *passed_on)
-    assert "must be options of sbatch or oarsub, got other.yaml" in str(refused(*launch, "other.yaml"))
-
-
 def test_help_plan_and_refusals_do_not_import_an_engine(place):
     calls = [
         ["--help"],

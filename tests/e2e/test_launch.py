@@ -72,14 +72,11 @@ class Launched:
                 each.kill()
             process.wait()
 
-    def records(self):
-        return records(self.folder)
-
     def num_ended(self):
-        return sum(isinstance(each, TrialEnded) and each.status != "interrupted" for each in self.records())
+        return sum(isinstance(each, TrialEnded) and each.status != "interrupted" for each in records(self.folder))
 
     def num_sessions(self):
-        return sum(each.kind == "study_opened" for each in self.records())
+        return sum(each.kind == "study_opened" for each in records(self.folder))
 
     def wait_until_midway(self):
         """Wait until a trial has ended and others have not."""
@@ -88,7 +85,7 @@ class Launched:
 
     def assert_whole(self):
         """Every trial of the grid ended well and once, in records and MLflow, and nothing is left on the nodes."""
-        started = {each.trial: each for each in self.records() if isinstance(each, TrialStarted)}
+        started = {each.trial: each for each in records(self.folder) if isinstance(each, TrialStarted)}
         assert sorted((trial.seed, trial.setting["lr"]) for trial in started.values()) == [(1, lr) for lr in self.lrs]
         assert {each.execution for each in started.values()} == {"real"}, "a runner and its trial have a CPU each"
         assert_whole(self.folder, f"sqlite:///{self.place}/mlflow.db", self.num_trials)

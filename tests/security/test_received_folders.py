@@ -17,7 +17,7 @@ from analysis.load import open_study
 from analysis.opened import Study
 from analysis.report import make_report, write
 from analysis.status import read_status
-from study.cli.commands import app, sync_study
+from study.cli.commands import app, sync
 from study.cli.results import report
 from study.designs.holdup.certificate import make_certificate, verify
 from study.driver.opening import RunOptions, new_identity, resumed_identity
@@ -66,7 +66,7 @@ def renamed(folder: StudyFolder, **changes: object) -> None:
 COMMANDS = {
     "report": lambda folder: report(str(folder.path), format_="csv"),
     "pack": lambda folder: pack(folder, folder.path.parent / "packed"),
-    "sync": lambda folder: list(sync_study(folder)),
+    "sync": lambda folder: sync(folder.path),
     "status": lambda folder: read_status(folder.path),
     "certificate": make_certificate,
     "verify": lambda folder: verify(folder.path),

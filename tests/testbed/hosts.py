@@ -116,7 +116,7 @@ class Host:
         """Return what runs in the host now, its first process excepted; only those of `user` when given."""
         mine = Path(f"/proc/{self.pid}/ns/pid").readlink()
         found = []
-        for process in psutil.process_iter():
+        for process in psutil.process_iter(["cmdline"]):
             with contextlib.suppress(OSError, psutil.Error):
                 if process.pid == self.pid or Path(f"/proc/{process.pid}/ns/pid").readlink() != mine:
                     continue
@@ -126,11 +126,7 @@ class Host:
 
     def command_lines(self, user: str | None = None) -> list[str]:
         """Return what the same processes were started as."""
-        found = []
-        for process in self.processes(user):
-            with contextlib.suppress(psutil.Error):
-                found.append(" ".join(process.cmdline()))
-        return found
+        return [" ".join(process.info["cmdline"] or ()) for process in self.processes(user)]
 
     def end(self) -> None:
         """End every process of the host at once, and remove its control groups."""

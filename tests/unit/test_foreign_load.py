@@ -1,11 +1,12 @@
-"""Foreign load: two snapshots of /proc by hand, a real one beside a process that burns a known time, and labels."""
+"""Foreign load: two snapshots of /proc by hand, and a real one beside a process that burns a known time.
 
-import itertools
+What it makes of a trial's times is in `test_planning.py`.
+"""
+
 import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -14,19 +15,11 @@ from study.machine.host import machine_key
 from study.machine.load import (
     CpuTimes,
     LoadSnapshot,
-    NodeLoad,
-    OwnProcesses,
     ProcessTimes,
     _study,
     load_between,
     snapshot,
 )
-from study.records.folder import table_row
-from study.records.ledger import ledger_of
-from study.records.records import RecordLog
-from tests.driven import Session
-from tests.reported import built, iteration, report
-from tests.spaces import cluster, spec
 from tests.waiting import until
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -42,7 +35,7 @@ def process(own, *, ours=True, parent=1, children=0.0, name="python"):
 
 def snapshots(cpus, before, after):
     """Return two snapshots of a machine whose CPUs did `cpus` in the 100 s between."""
-    about = {"host": "h", "machine": "h/1", "num_cores": len(cpus), "cpus": frozenset(range(len(cpus)))}
+    about = {"machine": "h/1", "num_cores": len(cpus), "cpus": frozenset(range(len(cpus)))}
     first = LoadSnapshot(moment_s=5.0, times=CpuTimes(0, 0, 0, 0), processes=before, **about)
     return first, replace(first, moment_s=105.0, times=CpuTimes(*map(sum, zip(*cpus, strict=True))), processes=after)
 
@@ -114,24 +107,18 @@ MACHINE = {
 
 
 def test_the_study_is_its_driver_its_ray_and_what_they_started():
-    def ours(**changes):
-        base = OwnProcesses(session=SESSION, driver=("here", 10), trial={"here": (30, 31), "there": (50,)})
-        return _study(MACHINE, replace(base, **changes), "here")
-
-    assert ours() == {10, 11, 20, 21, 30, 31, 32, 33}
-    assert ours(session="") == {10, 11, 30, 31, 32}  # without a Ray only what was named
-    assert ours() - ours(driver=("there", 10)) == ours() - ours(driver=None) == {10, 11}
+    assert _study(MACHINE, SESSION, (10, 30, 31)) == {10, 11, 20, 21, 30, 31, 32, 33}
+    assert _study(MACHINE, "", (10, 30, 31)) == {10, 11, 30, 31, 32}  # without a Ray only what was named
 
 
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs Linux")
 def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
-    nobody = OwnProcesses(session="no such session", driver=None, trial={})
-    first = snapshot(nobody)
+    first = snapshot("no such session", ())
     code = "import time\nwhile time.process_time() < 1.1: pass\ntime.sleep(60)"
     burning = psutil.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
     try:
         until(lambda: sum(burning.cpu_times()[:2]) >= 1.0)
-        last = snapshot(replace(nobody, trial={machine_key(): (burning.pid,)}), last=True)
+        elsewhere = ("another machine", os.getpid())
+        last = snapshot("no such session", [(machine_key(), burning.pid), elsewhere], last=True)
     finally:
         burning.kill()
         burning.wait()
@@ -141,60 +128,3 @@ def test_a_real_process_is_foreign_or_ours_by_whose_it_is():
     assert foreign.num_cores >= 1
     assert foreign.foreign_cores * foreign.seconds > 1.0  # others may have worked too
     assert (foreign.foreign_cores - ours.foreign_cores) * foreign.seconds == pytest.approx(1.1, abs=0.1)
-
-
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
-def node_load(host, foreign, *, stolen=0.0):
-    return NodeLoad(host=host, num_cores=4, seconds=10.0, foreign_cores=foreign, stolen_cores=stolen, largest="make")
-
-
-def session_on(path, space=None):
-    return Session(path, space or spec(execution="real", parameters__num_env_runners=2), cluster=cluster(n0=4, n1=4))
-
-
-def come_up(session):
-    """Start the next trial, with all its processes on n0; return its number."""
-    started = session.conductor.next_trial()
-    numbers = range(int(started.setting["num_env_runners"]) + 1)
-    about = {"node": "10.0.0.0", "host": "n0", "num_cpus": 1}
-    processes = [{"process": "runner" if each else "main", "number": each, "runners": [each], **about}
-                 for each in numbers]  # fmt: skip
-    report(session.conductor, started.trial, built(*processes), progress=0.0)
-    return started.trial
-
-
-def finish(session, trial, *loads):
-    for number in (1, 2, 3):
-        report(session.conductor, trial, iteration(number), progress=number / 3)
-    session.evaluate(trial, 250.0)
-    session.conductor.finish(trial, None, loads)
-    return session.conductor.ledger.rows[trial]
-
-
-def test_a_foreign_load_taints_a_row_and_is_on_record_unless_it_finds_room(tmp_path):
-    session = session_on(tmp_path)
-    row = finish(session, come_up(session), node_load("n0", 1.3, stolen=0.01), node_load("n1", 0.05))
-    # Three of four cores are the trial's: one is free for others.
-    reason = "foreign load on n0: 1.3 of 4 cores busy with other processes (most by make)"
-    assert (row.timing, row.timing_reason) == ("tainted", reason)
-    assert (row.summary["foreign_cores"], row.summary["stolen_cores"]) == (1.3, 0.01)
-    assert table_row(row)["foreign_cores"] == 1.3
-    for loads in ([node_load("n0", 0.9)], []):
-        other = finish(session, come_up(session), *loads)
-        assert (other.timing, other.timing_reason) == ("measured", "3 CPUs reserved of 8 cores")
-        assert other.summary["foreign_cores"] == (0.9 if loads else None)
-    session.log.close()
-    assert ledger_of(tmp_path / "records.jsonl").rows[row.trial] == row
-
-
-def test_what_another_trial_holds_is_not_free_for_others(tmp_path, monkeypatch):
-    clock = itertools.count(1000.0, 10.0)
-    monkeypatch.setattr(RecordLog, "now", lambda log: next(clock))
-    session = session_on(tmp_path, spec(execution="real", parameters__num_env_runners=1))
-    first, second = come_up(session), come_up(session)
-    row = finish(session, first, node_load("n0", 0.9))
-    assert row.timing == "tainted"  # two CPUs each: nothing is free on a host of four
-    # The second one was alone while it was timed.
-    assert finish(session, second, node_load("n0", 0.9)).timing == "measured"

@@ -87,15 +87,22 @@ def test_a_command_that_cannot_start_or_is_killed_is_told_by_the_code(agent, tas
     assert agent.wait(5) == code
 
 
-# --- Ray under the supervisor -----------------------------------------------------------------------------------------
+# --- the supervisor, on hosts that are programs here -----------------------------------------------------------------
 
 AGAIN = 99
 AGENT = """
-import json, sys, time
-task, host = json.loads(sys.stdin.readline()), sys.argv[1]
-if task["command"]:
+import json, os, pathlib, signal, sys, time
+task, (host, *ends) = json.loads(sys.stdin.readline()), sys.argv[1].split("-")
+if words := task["command"]:
+    out = pathlib.Path(words[words.index("--out") + 1])
+    if (out / "after").exists():
+        (out / "after").replace(out / "s" / "records.jsonl")
     print("the study's own line", flush=True)
-    sys.exit(int(host.partition("-")[2]))
+    if ends[1:] == ["waits"]:
+        sys.stdin.read()
+    elif ends[1:]:
+        os.kill(os.getppid(), signal.Signals[ends[1]])
+    sys.exit(int(ends[0]))
 if host == "late":
     sys.exit("its disk is full")
 if host != "mute":
@@ -106,18 +113,17 @@ if host == "dying":
     sys.exit("a server of Ray no longer listens: its last line")
 sys.stdin.read()
 """
+"""An agent; its host's name says what it does, and how the driver ends."""
 
 
 class Local(Launcher):
-    """A launcher whose remote shells are programs here; a host's name says what they do."""
-
-    ends_at = None
+    """A launcher whose remote shells are programs here."""
 
     def remote_shell(self, host, line):
         return [sys.executable, "-c", AGENT, host.name]
 
     def allocation(self):
-        return "17", tuple(Host(name, 2) for name in self.job.hosts.split(",")), self.ends_at
+        return "17", tuple(Host(name, 72) for name in self.job.hosts.split(",")), time.time() + self.job.walltime_s
 
     def may_resume(self, signal_name):
         return signal_name != "SIGTERM"
@@ -135,7 +141,7 @@ def handlers():
         signal.signal(number, handler)
 
 
-def supervisor_on(folder, hosts, **fields):
+def supervisor_on(folder, *hosts, **fields):
     """Return the supervisor of a job on hosts, whose study is in a folder."""
     job = {"out": str(folder), "workdir": "/", "hosts": ",".join(hosts), **fields}
     return Supervisor(launcher("slurm", folder=folder, kind=Local, **job))
@@ -144,9 +150,9 @@ def supervisor_on(folder, hosts, **fields):
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("dying", "mute"), "dying: Ray's head must go on running there, got a server of Ray no longer listens"),
-        (("head", "dying", "mute"), "dying: a node of Ray must go on running there, got a server of Ray"),
-        (("head", "late"), "late: Ray must start there, got its disk is full"),
+        (("dying", "mute"), "dying: Ray must start there, and go on, got a server of Ray no longer listens"),
+        (("head", "dying", "mute"), "dying: Ray must start there, and go on, got a server of Ray"),
+        (("head", "late"), "late: Ray must start there, and go on, got its disk is full"),
         (("head", "mute"), "mute: Ray must start there within 4 s"),
     ],
 )
@@ -154,7 +160,7 @@ def test_ray_that_does_not_come_up_is_told_at_once_with_host_and_reason(tmp_path
     if names == ("head", "mute"):
         monkeypatch.setattr(supervising, "START_TIMEOUT_S", 4.0)
     with pytest.raises(ClusterError, match=f"^{said}"):
-        supervisor_on(tmp_path, names).run()
+        supervisor_on(tmp_path, *names).run()
 
 
 @pytest.mark.parametrize(
@@ -169,15 +175,11 @@ def test_hyper_threads_that_a_scheduler_counts_are_no_cpus_of_ray(monkeypatch, t
 @pytest.mark.parametrize(
     ("fields", "asked"), [({}, [0, None]), ({"use_head": True}, [None, None]), ({"cpus_per_node": 48}, [0, 48])]
 )
-def test_a_scheduler_s_count_is_a_limit_and_the_head_alone_runs_nothing(tmp_path, fields, asked):
-    supervisor = supervisor_on(tmp_path, [], **fields)
-    supervisor._hosts = (Host("head", 72), Host("n", 72))
-    try:
-        assert supervisor.start_ray()
-        tasks = [agent.started["task"] for agent in supervisor._nodes]
-    finally:
-        supervisor.stop_ray()
-    assert [(task["num_cpus"], task["granted"]) for task in tasks] == [(number, 72) for number in asked]
+def test_a_scheduler_s_count_is_a_limit_and_the_head_alone_runs_nothing(tmp_path, monkeypatch, fields, asked):
+    tasks = []
+    monkeypatch.setattr(supervising, "Task", lambda **task: tasks.append(task) or Task(**task))
+    assert supervisor_on(tmp_path, "head-0", "n", **fields).run() == 0
+    assert [(task["num_cpus"], task["granted"]) for task in tasks[:2]] == [(number, 72) for number in asked]
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -186,49 +188,43 @@ TIME_IS_UP = StudyClosed(session=1, reason="time budget")
 OF_ITS_OWN = StudyClosed(session=1, reason="error", detail="full")
 EARLIER = (opened(), *whole_trial(0), TIME_IS_UP)
 ENDS = [
-    # trials that ended, how the driver closed the study, what else happened; the code of the job
-    ([0], [TIME_IS_UP], {}, AGAIN),
-    ([], [TIME_IS_UP], {}, ClusterError),  # the walltime is too short
-    ([0], [TIME_IS_UP], {"late": "SIGUSR1"}, AGAIN),
-    ([0], [TIME_IS_UP], {"late": "SIGTERM"}, ExitCode.STOPPED),  # somebody cancels it as it ends
-    ([0], [OF_ITS_OWN], {}, ExitCode.STOPPED),
-    ([], [], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
-    ([], [], {"nodes": ("dying",)}, ClusterError),
-    ([0], [], {"nodes": ("dying",)}, AGAIN),
-    ([], [], {"code": 128 + 9}, ClusterError),
-    ([0], [], {"code": 128 + 9}, AGAIN),
-    ([0], [], {"code": 255}, ClusterError),  # the connection broke
-    ([0], [], {"code": 1}, 1),
+    # trials that ended, how the driver closed the study, the hosts, what else is so; the code of the job
+    ([0], [TIME_IS_UP], ["head-75"], {}, AGAIN),
+    ([], [TIME_IS_UP], ["head-75"], {}, ClusterError),  # the walltime is too short
+    ([0], [TIME_IS_UP], ["head-75-SIGUSR1"], {}, AGAIN),
+    ([], [], ["head-75-SIGUSR1"], {}, AGAIN),  # a preemption
+    ([], [], ["head-75-SIGUSR1"], {"walltime": "170s"}, ClusterError),  # its walltime is over
+    ([0], [TIME_IS_UP], ["head-75-SIGTERM"], {}, ExitCode.STOPPED),  # somebody cancels it as it ends
+    ([0], [TIME_IS_UP], ["head-75"], {"resubmit": False}, ExitCode.STOPPED),
+    ([0], [OF_ITS_OWN], ["head-75"], {}, ExitCode.STOPPED),
+    ([], [], ["head-75"], {"before": EARLIER}, ExitCode.STOPPED),  # it could not even write its end
+    ([], [], ["head-75-waits", "dying"], {}, ClusterError),
+    ([0], [], ["head-75-waits", "dying"], {}, AGAIN),
+    ([], [], [f"head-{128 + 9}"], {}, ClusterError),
+    ([0], [], [f"head-{128 + 9}"], {}, AGAIN),
+    ([0], [], ["head-255"], {}, ClusterError),  # the connection broke
+    ([0], [], ["head-1"], {}, 1),
 ]
 
 
-@pytest.mark.parametrize(("trials", "closed", "events", "code"), ENDS)
+@pytest.mark.parametrize(("trials", "closed", "hosts", "more", "code"), ENDS)
 def test_a_study_is_given_another_job_where_time_or_a_node_ended_it_after_a_trial(
-    tmp_path, trials, closed, events, code
+    tmp_path, trials, closed, hosts, more, code
 ):
-    study, before = StudyFolder(tmp_path / "s"), events.get("before", ())
+    study, fields = StudyFolder(tmp_path / "s"), {**more}
+    before = fields.pop("before", ())
     study.path.mkdir()
     append(study, *before)
-    supervisor = supervisor_on(tmp_path, [])
-    supervisor._ends_at = time.time() + 3600
-    supervisor._hosts = (Host(f"head-{events.get('code', ExitCode.STOPPED)}"), *map(Host, events.get("nodes", ())))
-    ended_before, _ = supervisor.progress()
-    lines = [line for trial in trials for line in whole_trial(trial)]
-    append(study, opened(session=2 if before else 1), *lines, *closed)
-    try:
-        assert supervisor.start_ray()
-        if events.get("nodes"):
-            assert supervisor._nodes[1]._process.wait(10)
-            while supervisor.inbox.qsize() < 2:
-                pass
-        driven = supervisor.drive()
-        if "late" in events:
-            supervisor.inbox.put((None, events["late"]))
-        assert supervisor.end(driven, ended_before) == code
-    except ClusterError:
-        assert code is ClusterError
-    finally:
-        supervisor.stop_ray()
+    records = study.records.read_bytes()
+    append(study, opened(session=2 if before else 1), *(line for each in trials for line in whole_trial(each)), *closed)
+    study.records.rename(tmp_path / "after")  # the driver puts it back
+    study.records.write_bytes(records)
+    supervisor = supervisor_on(tmp_path, *hosts, **fields)
+    if code is ClusterError:
+        with pytest.raises(ClusterError):
+            supervisor.run()
+    else:
+        assert supervisor.run() == code
 
 
 @pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
@@ -238,5 +234,5 @@ def test_neither_a_hang_up_under_nohup_nor_a_log_on_a_full_disk_ends_a_job(tmp_p
 
     monkeypatch.setattr(supervising, "say", full)
     signal.signal(signal.SIGHUP, before)
-    assert supervisor_on(tmp_path, ["head-0"]).run() == 0
+    assert supervisor_on(tmp_path, "head-0").run() == 0
     assert (signal.getsignal(signal.SIGHUP) is before) == (before is signal.SIG_IGN)
