@@ -79,7 +79,8 @@ def fingerprints(
 
 def common(spec: Mapping[str, Any], provenance: Mapping[str, Any], variant: str | None = None) -> dict[str, Any]:
     """Return the entries that all trials of a session and a variant share."""
-    spec = _as_run(spec, variant)
+    if variant == "stock":
+        spec = {**spec, "runner": "stock", "learner": "rllib"}
     versions = provenance.get("versions") or {}
     physical, logical = provenance.get("physical_cpus"), provenance.get("logical_cpus")
     environment = _WITHDRAWN | (_whole(spec.get("environment"), EnvironmentSpec) or {})
@@ -115,18 +116,6 @@ def _script(spec: Mapping[str, Any]) -> dict[str, str] | None:
     content = hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
     source = facts.get("source") or {}
     return {"file": source.get("file", ""), "sha256": source.get("sha256", ""), "facts": content}
-
-
-def _as_run(spec: Mapping[str, Any], variant: str | None) -> Mapping[str, Any]:
-    """Return the space of a variant's trials, as `study.space.settings.spec_of`, of any version."""
-    if variant == "stock":
-        return {**spec, "runner": "stock", "learner": "rllib"}
-    if variant != "measured":
-        return spec
-    measure = (spec.get("holdup") or {}).get("measure") or {}
-    environment = {**(spec.get("environment") or {}), "step_wait_ms": measure.get("step_wait_ms", 0.0)}
-    evaluation = {**(spec.get("evaluation") or {}), "num_evaluations": 1, "episodes": 1}
-    return {**spec, "environment": environment, "evaluation": evaluation}
 
 
 def asked(setting: Mapping[str, Value], *, execution: str, num_learners: int | None) -> dict[str, Any]:

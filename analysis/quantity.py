@@ -37,7 +37,7 @@ class Quantity:
     Attributes:
         name, label: As in the column `quantity`, in tables, figures and answers; as people call it.
         unit: SI-like unit; `1` for pure numbers.
-        definition, source: What it is, and where the formula is from, if it needs that.
+        definition: What it is.
         grain, to: What it is a quantity of, such as `cell`, and what a ratio is relative to.
         of: Computes it from one thing of its grain; None where that grain is estimated as a whole.
     """
@@ -46,7 +46,6 @@ class Quantity:
     unit: str
     label: str
     definition: str
-    source: str = ""
     grain: str
     to: To = ""
     of: Compute | None = None
@@ -69,12 +68,12 @@ def declare(grain: str, name: str, unit: str, label: str, definition: str, of: C
 
 
 def quantity(grain: str, unit: str, label: str, *, to: To = "") -> Callable[[C], C]:
-    """Make a function the quantity of its name; its docstring holds the definition, and the source after `Source:`."""
+    """Make a function the quantity of its name; the first paragraph of its docstring is the definition."""
 
     def register(of: C) -> C:
-        text, _, source = inspect.cleandoc(of.__doc__ or "").partition("Source:")
-        said = {"definition": " ".join(text.partition("\n\n")[0].split()), "source": " ".join(source.split())}
-        QUANTITIES[of.__name__] = Quantity(name=of.__name__, unit=unit, label=label, grain=grain, to=to, of=of, **said)
+        said = " ".join(inspect.cleandoc(of.__doc__ or "").partition("\n\n")[0].split())
+        named = {"name": of.__name__, "definition": said}
+        QUANTITIES[of.__name__] = Quantity(**named, unit=unit, label=label, grain=grain, to=to, of=of)
         return of
 
     return register

@@ -5,7 +5,6 @@ pandas nor SciPy is imported.
 """
 
 import contextlib
-import lzma
 import shlex
 import statistics
 import time
@@ -20,7 +19,7 @@ from study.errors import RecordError, SpaceError
 from study.mirrors.mlflow_mirror import MlflowMirror
 from study.records.files import at_work
 from study.records.folder import StudyFolder, StudyIdentity
-from study.records.ledger import Ledger, TrialRow
+from study.records.ledger import Ledger, TrialRow, fold_lines
 from study.records.records import StudyOpened, read_lines
 from study.space.spec import StudySpec
 from study.text import count, mask_credentials, one_line
@@ -33,8 +32,6 @@ MUCH_BEHIND = 1_000
 """Records: the mirror of a running study sends them in batches, so a few hundred are nothing."""
 FEWEST_DURATIONS = 3
 """Trials of the present stage from which on their own median, not that of all, predicts the rest."""
-_DAMAGE = (ArithmeticError, AttributeError, EOFError, LookupError, OSError, TypeError, ValueError, lzma.LZMAError)
-"""What reading damaged records can raise."""
 ENDS = {"until": "at the end of the stage that was asked for", "time budget": "out of time"}
 """Reason of a driver's end -> how the study stands, in words; other reasons are words themselves."""
 AT_THE_FLOOR = 0.05
@@ -116,15 +113,12 @@ def read_status(path: str | Path, *, moment: float | None = None) -> Status:
     try:
         for line in read_lines(folder.records):
             begun = read if isinstance(line.record, StudyOpened) else begun
-            ledger.apply(line.record, line.time)
+            fold_lines([line], folder.records, ledger)
             moments.append(line.time)
             read = line.seq + 1
-    except (RecordError, *_DAMAGE) as error:
-        if not isinstance(error, RecordError):
-            rule, fix = f"cannot be read ({error!r})", "Restore the file from a backup."
-            error = RecordError(where=str(folder.records), rule=rule, fix=fix)
+    except RecordError as error:
         if not read:
-            raise error from None
+            raise
         problems = (f"{error} What follows is the state after the {read:,} records before it.",)
     driver = _driver(folder, ledger)
     now, rows = time.time() if moment is None else moment, list(ledger.rows.values())

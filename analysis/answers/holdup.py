@@ -26,8 +26,6 @@ from study.text import count, listed
 if TYPE_CHECKING:
     from analysis.opened import Study
 
-MOST_BROKEN = 3
-"""Broken rules that the answer names."""
 ARMS = (
     TableColumn("arm", "", "setting", "What was run."),
     TableColumn(SCALE, "1", "runners", "Environment runners."),
@@ -75,12 +73,10 @@ def _facts(study: "Study", content: Mapping[str, Any], target: int, small: int) 
         for check in each["checks"].values()
         if check["passed"] is False
     ]
-    for name, check in broken[:MOST_BROKEN] or [(judged, verdict["checks"][f"score_kept@{target}"])]:
+    for name, check in broken or [(judged, verdict["checks"][f"score_kept@{target}"])]:
         word = "" if check["passed"] else "Broken: " if check["lost"] else "Not shown: "
         engine_of = f" ({name})" if content["rllib"] else ""
         yield Fact(role="support", text=f"{word}{capital(rule_in_words(content, check, name))}{engine_of}.")
-    if more := broken[MOST_BROKEN:]:
-        yield Fact(role="support", text=f"So are {count(len(more), 'more rule')}, which the certificate names.")
     yield Fact(role="support", text=with_names(content["search"]["sentence"], small))
     if content["rllib"] is not None and (difference := estimate_of(content["rllib"]["difference"])) is not None:
         text = f"Its mean score under {OWN} engine less that under {engine}: {in_words(difference)}."

@@ -100,9 +100,6 @@ MOST_SETTINGS = 1_000
 """Settings that are looked at, those with the most runs first and of these the best; `Study.trials` has every run."""
 CHOSEN_BY = "Runs on seeds that settings were chosen by: the best ones look better than they are."
 """What must be said where there is no confirmation yet."""
-NOT_TRAINED_OUT = ("calibrate", "throughput", "measure")
-"""Stages whose runs are cut short for the clock: they say nothing about the return. `calibrate` and `measure` are of
-hold-up studies before version 0.15.0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +194,8 @@ def learning_runs(runs: pd.DataFrame) -> pd.DataFrame:
     training are taken, and of these one of each seed: a failed one, else the first.
     """
     confirmed = runs["stage"].eq("confirm").fillna(False).astype(bool)
-    here = runs[confirmed] if confirmed.any() else runs[~np.isin(texts(runs, "stage"), NOT_TRAINED_OUT)]
+    # Runs of a throughput study are cut short for the clock: they say nothing about the return.
+    here = runs[confirmed] if confirmed.any() else runs[texts(runs, "stage") != "throughput"]
     here = at_their_scale(here[here["status"].isin(["finished", "failed"])]).dropna(subset=["num_env_runners"])
     if here.empty:
         return here.assign(setting=pd.Series(dtype=object))

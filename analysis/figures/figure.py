@@ -25,8 +25,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#AA4499", "#E69F00", "#56B4E9")
 """Source: Okabe and Ito, "Color universal design" (2008); purple is Tol's darker one, for contrast on white."""
 MARKS = ("o", "s", "D", "P", "X", "^")
 """One for each colour, so that a grey print still tells series apart."""
-_DASHED = (3, 1.5)
-"""Lines after those of the last colour, which have the colours and marks of the first ones again."""
 MAX_SERIES = len(COLOURS)
 WIDTH_IN, HEIGHT_IN = 4.6, 3.0
 """Small on purpose: at the width of a phone the letters are still as large as they are here."""
@@ -181,7 +179,7 @@ def lines_of(ax: Axes, frame: pd.DataFrame, x: str, draw: Callable[[pd.DataFrame
         style="series",
         style_order=names,
         markers={name: MARKS[place % len(MARKS)] for place, name in enumerate(names)},
-        dashes={name: _DASHED if place >= len(MARKS) else "" for place, name in enumerate(names)},
+        dashes=False,
         markeredgewidth=0,
         estimator=None,
         sort=False,

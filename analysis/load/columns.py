@@ -51,7 +51,7 @@ _RUN = (
     Column("status", "", "string", "finished, failed, interrupted or running."),
     Column("reason", "", "string", "Why it failed or was interrupted."),
     Column("stage", "", "string", "Stage of a hold-up study; `throughput` for trials of a throughput study."),
-    Column("variant", "", "string", "study, stock or measured, in a hold-up study."),
+    Column("variant", "", "string", "study or stock, in a hold-up study."),
     Column("digest", "", "string", "Identity of the setting without its scale, in a hold-up study."),
     Column("baseline", "", "string", "The baseline, arm or cell that the trial comes from."),
     Column("seed", "1", "Int64", "Seed; runs of different cells with one seed are a block."),

@@ -100,13 +100,12 @@ def from_folder(path: str | Path) -> StudyData:
         raise AnalysisError(where=where, rule=rule, got=got, fix=fix)
     found = _Records(folder.records)
     if not found.provenances:
-        rule, got = "a study needs a session", f"none yet ({found.num_lines} other records)"
-        raise AnalysisError(where=where, rule=rule, got=got, fix=fix)
+        raise AnalysisError(where=where, rule="a study needs a session", got="none yet", fix=fix)
     runs = found.runs(identity)
     return StudyData(
         name=identity.name,
         source=where,
-        kind=_kind(identity, {row.stage for row in found.rows}),
+        kind=_kind(identity.spec),
         runs=runs,
         sheet=_sheet(identity, found),
         problems=(*problems, *_problems(runs, found.ledger, folder.records.name)),
@@ -118,12 +117,11 @@ def from_folder(path: str | Path) -> StudyData:
     )
 
 
-def _kind(identity: StudyIdentity, stages: set[str | None]) -> Kind:
-    """Return the kind of a study by its space, and by the stages of its trials where a space says less."""
-    spec = identity.spec
-    if spec.get("kind") == "throughput" or spec.get("throughput") or "throughput" in stages:
+def _kind(spec: Mapping[str, Any]) -> Kind:
+    """Return the kind of a study by its space."""
+    if spec.get("kind") == "throughput":
         return "throughput"
-    return "holdup" if spec.get("holdup") or any(stages) else "search"
+    return "holdup" if spec.get("holdup") else "search"
 
 
 # --- frames ---------------------------------------------------------------------------------------------------------
@@ -180,7 +178,7 @@ def evaluations_frame(trials: Sequence[TrialRow]) -> pd.DataFrame:
 
 
 class _Records:
-    """What one pass over the records finds: trials, a provenance per session, moments in seconds since the epoch."""
+    """What one pass over the records finds: trials, a provenance per session, the time of the last record."""
 
     def __init__(self, path: Path) -> None:
         """Read them.
@@ -190,7 +188,7 @@ class _Records:
         """
         self._path = path
         self.ledger, self.provenances = Ledger(), list[Mapping[str, Any]]()
-        self.first, self.last, self.num_lines = 0.0, 0.0, 0
+        self.last = 0.0
         self._session: dict[int, int] = {}
         """Trial -> place of the driver, in `provenances`, that started its latest attempt."""
         self._built: dict[int, dict[str, Any]] = {}
@@ -203,11 +201,10 @@ class _Records:
     def _of_latest_attempts(self, lines: Iterator[Line]) -> Iterator[Line]:
         """Yield the lines but for those of an attempt that another one has replaced."""
         for line in lines:
-            self.num_lines, self.last, record = line.seq + 1, line.time, line.record
+            self.last, record = line.time, line.record
             row = self.ledger.rows.get(getattr(record, "trial", -1))
             match record:
                 case StudyOpened():
-                    self.first = self.first or line.time
                     self.provenances.append(record.provenance)
                 case TrialStarted():
                     self._session[record.trial] = max(len(self.provenances) - 1, 0)
@@ -276,7 +273,6 @@ def _sheet(identity: StudyIdentity, found: _Records) -> dict[str, Any]:
         "hardware": {name: provenance.get(name) for name in _HARDWARE},
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
-        "first_record": date(found.first),
         "last_record": date(found.last),
         "num_sessions": len(found.provenances),
         "end": closed.reason if closed else None,

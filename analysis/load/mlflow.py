@@ -18,7 +18,7 @@ from mlflow.entities import Run
 from analysis.load.folder import StudyData, date, from_folder
 from analysis.quantity import unknown
 from study.errors import AnalysisError, ClusterError, RecordError
-from study.mirrors.mlflow_mirror import NUM_RECORDS, ROLE, STUDY_ID
+from study.mirrors.mlflow_mirror import ROLE, STUDY_ID
 from study.mirrors.tracking_uri import CLIENT_SETTINGS, answering, check_tracking_uri, sqlite_path
 from study.records.folder import StudyFolder
 from study.text import mask_credentials, one_line
@@ -83,18 +83,13 @@ def from_mlflow(tracking_uri: str, *, study: str | None) -> StudyData:
 
 def _download(client: MlflowClient, run: Run, folder: StudyFolder, where: str) -> None:
     """Put the study's identity and its records into an empty folder."""
-    rule, got = "must hold the study's records (since version 0.14.0 they are sent along)", ""
-    if not run.data.tags.get(NUM_RECORDS, "").isdecimal():
-        got = "none: a version before 0.14.0 sent the study"
-    else:
-        try:
-            for file in (folder.identity_file, folder.packed_records):
-                client.download_artifacts(run.info.run_id, file.name, str(folder.path))
-        except Exception as error:  # noqa: BLE001 (every kind of artifact store raises its own)
-            got = f"none that can be read from here: {mask_credentials(one_line(str(error), 200))}"
-    if got:
+    try:
+        for file in (folder.identity_file, folder.packed_records):
+            client.download_artifacts(run.info.run_id, file.name, str(folder.path))
+    except Exception as error:  # every kind of artifact store raises its own
+        got = f"none that can be read from here: {mask_credentials(one_line(str(error), 200))}"
         fix = "Run `python -m study sync FOLDER` where the study's folder is, or read the study from there."
-        raise AnalysisError(where=where, rule=rule, got=got, fix=fix)
+        raise AnalysisError(where=where, rule="must hold the study's records", got=got, fix=fix) from error
 
 
 def _run_of_study(client: MlflowClient, study: str | None, shown: str) -> tuple[Run, str]:

@@ -5,7 +5,6 @@ a time, and a ratio and its inverse then say the same.
 """
 
 import math
-import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +15,6 @@ import pandas as pd
 
 from analysis.fingerprint import labels
 from study.statistics import LEVEL, Estimate, t_estimate, t_quantile, variance, without_interval
-
-_SIDE_BY_SIDE = re.compile(r"allocation (?!1 )\d+ x \d+|shared")
-"""Name of several trials that shared the machine, in throughput and hold-up studies before version 0.15."""
-BESIDE = "ran beside other trials of its cell"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,18 +42,14 @@ class Selection:
 def select(runs: pd.DataFrame) -> Selection:
     """Return the runs whose times may be used: finished, timed, and with the label `measured`.
 
-    A run is counted under the first reason that holds: its status, its timing label, no timed iteration, other trials
-    at its side.
+    A run is counted under the first reason that holds: its status, its timing label, no timed iteration.
     """
     status, timing = texts(runs, "status", "status unknown"), texts(runs, "timing", "timing unknown")
     counts, steps, seconds, scales = (
         runs[name].to_numpy(dtype=np.float64, na_value=np.nan)
         for name in ("timed_iterations", "timed_env_steps", "timed_s", "num_env_runners")
     )
-    places = zip(texts(runs, "stage"), texts(runs, "baseline"), strict=True)
-    beside = [stage in ("measure", "throughput") and bool(_SIDE_BY_SIDE.fullmatch(name)) for stage, name in places]
     reason = np.full(len(runs), "", dtype=object)
-    reason[np.array(beside, dtype=bool)] = BESIDE
     reason[~(scales >= 1)] = "number of runners unknown"
     reason[~((counts > 0) & (steps > 0) & (seconds > 0))] = "no timed iterations"
     reason = np.where(timing == "measured", reason, timing)

@@ -87,8 +87,7 @@ def table_of_pivot(
         if name in ABOUT:
             unit, label, meaning = ABOUT[name].unit, ABOUT[name].label, ABOUT[name].meaning
         else:
-            of = QUANTITIES[name]
-            unit, label, meaning = of.unit, of.label, f"{of.definition} {of.source and f'Source: {of.source}'}".strip()
+            unit, label, meaning = QUANTITIES[name].unit, QUANTITIES[name].label, QUANTITIES[name].definition
         shown.append(TableColumn(name, unit, labels.get(name, label), meaning, estimate=name not in ABOUT))
     return Table(
         key=key,

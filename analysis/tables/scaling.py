@@ -35,8 +35,6 @@ MEASURE = (
     "python run_study.py --space throughput.yaml (on fewer than 47 CPUs: python run_study.py --space waiting.yaml)"
 )
 """What measures a study that has no measured rows of equal workload."""
-MOST_REFUSALS = 12
-"""Refusals that a table tells; of the rest, how many there are."""
 OVERSTEPPING = 0.01
 """Relative difference of the env steps per iteration from which a note tells it."""
 MOST_UNEXPLAINED = 0.02
@@ -60,7 +58,7 @@ def strong_scaling(study: "Study") -> Table:
     if study.measured.empty and (ran := provisional(study)) is not None:
         return ran
     key, title, part = "T2", "Strong scaling: the batch is fixed", study.strong
-    notes = _refused(part)
+    notes = [f"Refused: {_reason(each)}" for each in part.refusals]
     if not part.rows:
         return _no_efficiency(part, key, title, notes)
     rest = "marginal_efficiency"
@@ -85,7 +83,7 @@ def strong_scaling(study: "Study") -> Table:
 def weak_scaling(study: "Study") -> Table:
     """T3: weak efficiency, the env steps per runner fixed, or the refusal in words."""
     key, title, part = "T3", "Weak scaling: the env steps per runner are fixed", study.weak
-    notes = _refused(part)
+    notes = [f"Refused: {_reason(each)}" for each in part.refusals]
     if not part.rows:
         return _no_efficiency(part, key, title, notes)
     wide = pivot(study.frame, f"{WEAK} env_steps_per_s iteration_time_s", key=KEY, runs=RATE)
@@ -117,12 +115,6 @@ def _scaling(
         definitions=(FINGERPRINT, MEASURED, INTERVAL),
         labels={"efficiency_per_runner": "efficiency per runner"},
     )
-
-
-def _refused(part: Part) -> list[str]:
-    notes = [f"Refused: {_reason(each)}" for each in part.refusals[: MOST_REFUSALS + (not part.rows)]]
-    more = len(part.refusals) - len(notes)
-    return [*notes, f"… and {more} more refusals."] if more > 0 else notes
 
 
 def _no_efficiency(part: Part, key: str, title: str, notes: list[str]) -> Table:

@@ -53,12 +53,13 @@ def refused(*words):
         ("CartPole-v1", "nowhere:Env", "environment.id"),
         ("CartPole-v1", "CartPole-v1, kwargs: {x: 1}", "environment.kwargs"),
         ("episodes: 4", "episodes: 4, kwargs: {x: 1}", "evaluation.kwargs"),
-        ("CartPole-v1", "ray.rllib.env.multi_agent_env:MultiAgentEnv", "environment.id"),
+        ("CartPole-v1", "bare:Bare", "environment.id"),  # without spaces
     ],
 )
 def test_an_environment_that_cannot_be_made_is_refused_with_its_line(place, old, new, where):
     assert old in SPACE
     (place / "space.yaml").write_text(SPACE.replace(old, new))
+    (place / "bare.py").write_text("import gymnasium\n\n\nclass Bare(gymnasium.Env):\n    pass\n")
     (fault,) = refused("run", "--space", "space.yaml").faults
     assert (fault.where, fault.line is not None) == (where, True)
 
@@ -78,7 +79,6 @@ MYSQL, NOBODY = "mysql://me:s3cr@127.0.0.1/runs", "postgresql+nobody://h/runs"
         (["--set", "environment.id=ALE/Pong-v5"], SpaceError, "as ale_py:ALE/Pong-v5"),
         (["--resume"], SpaceError, "--resume: "),
         (["--tracking-uri", "file:///tmp/x"], ClusterError, "tracking URI: "),
-        (["--tracking-uri", "http://127.0.0.1:9"], ClusterError, "MLflow http://127.0.0.1:9: "),
         slow(["--tracking-uri", MYSQL], ClusterError, "MLflow mysql://***@127.0.0.1/runs: must take"),
         slow(["--tracking-uri", NOBODY], ClusterError, "Fix: For PostgreSQL pip install"),
         (["--address", "127.0.0.1:9"], ClusterError, "--address 127.0.0.1:9: "),
@@ -122,6 +122,7 @@ def test_help_plan_and_refusals_do_not_import_an_engine(place):
     done = subprocess.run([sys.executable, "-c", code], cwd=place, env=environment(), capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if line.startswith("ENGINES")]
     assert found == ["ENGINES"] * len(calls), done.stdout + done.stderr
+    assert "MLflow http://127.0.0.1:9: " in done.stderr
 
 
 def test_any_encoding_serves(place):

@@ -124,12 +124,12 @@ def fit(folder: Path, config: Any, **tune_config: Any) -> list[Any]:
 def test_a_process_goes_on_with_the_next_trial_as_if_it_were_new(tmp_path: Path) -> None:
     config = trial_config(execution="emulated", budget__env_steps=400)
     # One after another, the same trial.
-    same = [replace(config, started=replace(config.started, trial=number)) for number in range(3)]
+    same = [replace(config, started=replace(config.started, trial=number)) for number in range(2)]
     results = fit(tmp_path, tune.grid_search(same), reuse_actors=True, max_concurrent_trials=1)
-    assert [result.error for result in results] == [None] * 3
+    assert [result.error for result in results] == [None] * 2
     assert len({result.metrics["pid"] for result in results}) == 1
     returns = [evaluation.returns for result in results for evaluation in result.metrics[RESULT].records]
-    assert returns[0] == returns[1] == returns[2]
+    assert returns[0] == returns[1]
 
 
 @pytest.mark.minutes

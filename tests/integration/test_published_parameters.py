@@ -228,18 +228,21 @@ def learner(kind: type, *arguments: Any, **options: Any) -> Any:
     return build(configured(kind, *arguments, gamma=GAMMA, model=NETWORK, **{**PUBLISHED, **options}))
 
 
+EPSILON = 1e-3
+"""Adam's, large enough to be seen in a few steps."""
+
+
 @kinds
-@pytest.mark.parametrize("epsilon", [1e-5, 1e-3])
-def test_an_update_is_that_of_stable_baselines(kind: type, epsilon: float) -> None:
+def test_an_update_is_that_of_stable_baselines(kind: type) -> None:
     """Advantages of a minibatch, Adam's epsilon, clipping, entropy, bootstrapped limits of time: three epochs."""
     ours = learner(
-        kind, told={"minibatch_advantages": 1, "adam_epsilon": epsilon, "orthogonal_init": 1}, entropy_coeff=0.02,
+        kind, told={"minibatch_advantages": 1, "adam_epsilon": EPSILON, "orthogonal_init": 1}, entropy_coeff=0.02,
         **CLIPPED,
     )  # fmt: skip
     episodes = fragments()
     expected = sb3_update(
         ours.module[DEFAULT_MODULE_ID], episodes, learning_rate=1e-2, n_epochs=3, gae_lambda=0.9,
-        clip_range=0.1, ent_coef=0.02, vf_coef=0.5, max_grad_norm=0.5, eps=epsilon,
+        clip_range=0.1, ent_coef=0.02, vf_coef=0.5, max_grad_norm=0.5, eps=EPSILON,
     )  # fmt: skip
     before = weights(ours)
     update(ours, episodes, num_epochs=3)

@@ -265,7 +265,7 @@ def test_a_stranger_s_study_is_read_and_neither_resumed_nor_evaluated_and_its_bo
         assert "must belong to you" in refused("evaluate", published, "--trial", 0)
         shutil.copy(published / "space.yaml", tmp_path / "study.yaml")
         assert "must belong to you" in refused("run", "--space", "study.yaml", "--resume", "--out", ".")
-    for words in (["certificate", "verify"], ["export", "--scale", "46"], ["report"], ["status"]):
+    for words in (["certificate", "verify"], ["export", "--scale", "46"], ["report", "--format", "csv"], ["status"]):
         result = CliRunner().invoke(app, [*words, str(published)])
         assert result.exit_code == 0, result.output
     for program in (["-m", "study", "status", "study"], [str(ROOT / "run_study.py"), "--help"]):

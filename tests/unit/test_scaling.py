@@ -15,14 +15,13 @@ from analysis.estimates.targets import BEFORE, targets_of, watched
 from analysis.fingerprint import differing
 from analysis.opened import Study
 from analysis.quantity import DTYPES
-from analysis.scaling import clock
 from analysis.scaling.blocks import quotient_of, ratio_of_totals, select
 from study.errors import AnalysisError
 from study.space.parameters import PARAMETERS, SCALE
 from study.statistics import Estimate
 from tests import planted as invented
 from tests.examples import ANALYSIS, example
-from tests.planted import Truth, as_frame, evaluations_of, fingerprint, planted_runs
+from tests.planted import Truth, evaluations_of, fingerprint, planted_runs
 
 QUIET = {"noise": 0.0, "block_noise": 0.0, "phase_noise": 0.0}
 STRONG = Truth(**QUIET)
@@ -33,42 +32,25 @@ def run(n, seconds, *, seed=1, batch=1000, **changes):
 
 
 def made(*rows):
-    frame = as_frame(list(rows))
-    frame["trial"] = pd.array(range(len(frame)), dtype="Int64")
-    return frame
+    return Study(invented.study([{**each, "trial": trial} for trial, each in enumerate(rows)], kind="throughput"))
 
 
 def planted(truth=STRONG, seed=0):
     return planted_runs(truth, np.random.default_rng(seed))
 
 
-def strong(runs):
-    return clock.scaling(select(runs), "strong")
+def values(study, quantity, **where):
+    return study.estimates(quantity, basis="measured", **where)["value"].tolist()
 
 
-def weak(runs):
-    return clock.scaling(select(runs), "weak")
-
-
-def every(rows, quantity, **where):
-    """Return the rows of a quantity; `rows` are a part, or rows."""
-    found = [row for row in getattr(rows, "rows", rows) if row["quantity"] == quantity]
-    return [row for row in found if all(row.get(name) == value for name, value in where.items())]
-
-
-def values(rows, quantity, **where):
-    return [row["estimate"].value for row in every(rows, quantity, **where)]
-
-
-def one(rows, quantity, **where):
-    (found,) = every(rows, quantity, **where)
-    return found["estimate"]
+def one(study, quantity, **where):
+    ((_, found),) = study.estimates(quantity, basis="measured", **where).iterrows()
+    return found
 
 
 def test_speed_up_and_efficiencies_of_a_worked_example():
     # T(1) = 10 s, T(4) = 4 s: S = 2.5, E_n = 0.625, E_P = 2.5 * 2 / 5 = 1.
-    runs = made(run(1, 10.0), run(4, 4.0))
-    found = strong(runs)
+    found = made(run(1, 10.0), run(4, 4.0))
     for quantity, expected in {
         "speed_up": [1, 2.5],
         "efficiency_per_runner": [1, 0.625],
@@ -76,31 +58,29 @@ def test_speed_up_and_efficiencies_of_a_worked_example():
         "marginal_efficiency": [np.log(2.5) / np.log(5 / 2)],
     }.items():
         assert values(found, quantity) == pytest.approx(expected), quantity
-    assert {row["base"] for row in found.rows if row["num_env_runners"] == 4} == {"1 runner on 1 node"}
-    assert values([*clock.cells(select(runs))], "env_steps_per_s") == pytest.approx([100, 250])
-    assert not one(found, "speed_up", num_env_runners=4).has_interval
-    assert one(found, "speed_up", num_env_runners=4).n == 1
+    assert values(found, "env_steps_per_s") == pytest.approx([100, 250])
+    four = one(found, "speed_up", num_env_runners=4)
+    assert (four["base"], four["n"]) == ("1 runner on 1 node", 1) and pd.isna(four["low"])
 
 
 def test_a_ratio_is_paired_by_block_and_its_interval_is_students():
     times = {1: [10.0, 20.0, 40.0], 2: [6.0, 11.0, 25.0]}
     rows = [run(n, seconds, seed=seed) for n in times for seed, seconds in enumerate(times[n], 1)]
-    found = strong(made(*rows))
-    speed_up = one(found, "speed_up", num_env_runners=2)
+    speed_up = one(made(*rows), "speed_up", num_env_runners=2)
     logs = np.log(np.array(times[1]) / np.array(times[2]))
     expected = stats.ttest_1samp(logs, 0).confidence_interval(0.95)
-    assert speed_up.value == pytest.approx(np.exp(logs.mean()))
-    assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
-    assert speed_up.n == 3
+    assert speed_up["value"] == pytest.approx(np.exp(logs.mean()))
+    assert tuple(speed_up[["low", "high"]]) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+    assert speed_up["n"] == 3
 
 
 def test_without_common_seeds_the_cells_are_independent_samples():
     ones, others = [10.0, 12.0, 11.0], [6.0, 5.0, 6.5, 5.5]
     rows = [run(1, s, seed=i) for i, s in enumerate(ones)] + [run(2, s, seed=10 + i) for i, s in enumerate(others)]
-    speed_up = one(strong(made(*rows)), "speed_up", num_env_runners=2)
+    speed_up = one(made(*rows), "speed_up", num_env_runners=2)
     welch = stats.ttest_ind(np.log(ones), np.log(others), equal_var=False).confidence_interval(0.95)
-    assert (speed_up.low, speed_up.high) == pytest.approx((np.exp(welch.low), np.exp(welch.high)))
-    assert speed_up.method.startswith("Welch") and speed_up.n == 7
+    assert tuple(speed_up[["low", "high"]]) == pytest.approx((np.exp(welch.low), np.exp(welch.high)))
+    assert speed_up["method"].startswith("Welch") and speed_up["n"] == 7
 
 
 def test_the_error_of_a_rate_is_cochrans():
@@ -121,25 +101,27 @@ def test_every_other_run_is_counted_under_its_reason():
         "timing unknown": run(2, 1.0, timing=None),
         "no timed iterations": run(2, 1.0, timed_iterations=0),
         "running": run(2, 1.0, status="running", timing=None),
-        "ran beside other trials of its cell": run(2, 1.0, stage="throughput", baseline="allocation 2 x 2"),
         "no run of equal workload at another scale": run(2, 1.0, fingerprint=fingerprint(1000, lr=1.0)),
     }
-    result = strong(made(run(1, 2.0), run(2, 1.0), *others.values()))
-    assert result.excluded == dict.fromkeys(others, 1)
-    assert (result.n, result.n_failed) == (2, 1)
-    assert [row["n_failed"] for row in every(result, "speed_up")] == [0, 1]
-    assert values(result, "speed_up") == pytest.approx([1, 2])
+    study = made(run(1, 2.0), run(2, 1.0), *others.values())
+    assert study.strong.excluded == dict.fromkeys(others, 1)
+    assert (study.strong.n, study.strong.n_failed) == (2, 1)
+    assert study.estimates("speed_up")["n_failed"].tolist() == [0, 1]
+    assert values(study, "speed_up") == pytest.approx([1, 2])
 
 
 def test_a_gain_is_over_the_next_smaller_scale_on_as_many_nodes():
     """A node more makes each iteration twice as long: compared with a row of other nodes, eight would gain nothing."""
     cells_ = ((4, 1, 4.0), (4, 2, 8.0), (8, 1, 2.0), (8, 2, 4.0), (16, 3, 3.0))
     rows = [run(n, seconds, num_nodes=nodes, seed=seed) for n, nodes, seconds in cells_ for seed in (1, 2)]
-    found = strong(made(*rows))
-    assert [row["num_nodes"] for row in every(found, "speed_up")] == [1, 2, 1, 2, 3]
+    found = made(*rows)
+    assert found.estimates("speed_up")["num_nodes"].tolist() == [1, 2, 1, 2, 3]
     assert values(found, "speed_up") == pytest.approx([1, 0.5, 2, 1, 4 / 3])
-    bases = [row["base"] for row in every(found, "marginal_efficiency")]
-    assert bases == ["4 runners on 1 node", "4 runners on 2 nodes", "8 runners on 2 nodes"]
+    assert found.estimates("marginal_efficiency")["base"].tolist() == [
+        "4 runners on 1 node",
+        "4 runners on 2 nodes",
+        "8 runners on 2 nodes",
+    ]
     assert values(found, "marginal_efficiency")[:2] == pytest.approx([np.log(2) / np.log(9 / 5)] * 2)
 
 
@@ -157,17 +139,17 @@ WEAK = Truth(cells=((1, 256), (2, 512), (4, 1024), (4, 256)), **QUIET)
 
 
 def test_weak_scaling_compares_equal_steps_per_runner():
-    result = weak(planted(WEAK))
-    assert [row["train_batch_size"] for row in every(result, "weak_efficiency")] == [256, 512, 1024]
-    assert result.excluded == {"no run of equal workload at another scale": 3}
+    study = Study(invented.study(planted(WEAK)))
+    assert study.estimates("weak_efficiency")["train_batch_size"].tolist() == [256, 512, 1024]
+    assert study.weak.excluded == {"no run of equal workload at another scale": 3}
     expected = WEAK.iteration_s(1, 256) / WEAK.iteration_s(4, 1024)
-    assert values(result, "weak_efficiency")[2] == pytest.approx(expected)
-    assert result.refusals == ()
+    assert values(study, "weak_efficiency")[2] == pytest.approx(expected)
+    assert study.weak.refusals == ()
 
 
 def test_hardware_is_named_and_not_decomposed():
     rows = [run(16, 2.0), run(32, 1.0, fingerprint=fingerprint(1000, cpu_model="Another", smt=True))]
-    (refusal,) = strong(made(*rows)).refusals
+    (refusal,) = made(*rows).strong.refusals
     differs = {"cpu_model": ("Planted CPU", "Another"), "smt": ("absent", True)}
     assert differing(refusal.first.fingerprint, refusal.second.fingerprint) == differs
     assert not refusal.parts and "same hardware" in refusal.reason
@@ -190,11 +172,11 @@ def test_neither_the_unit_of_time_nor_the_order_of_rows_matters(factor):
 
 def test_phases_are_those_planted():
     truth = Truth(cells=((4, 2048),), **QUIET)
-    found = {row["quantity"]: row["estimate"].value for row in clock.phases(select(planted(truth))).rows}
+    found = Study(invented.study(planted(truth))).estimates().set_index("quantity")["value"]
     iteration, mean = truth.iteration_s(4, 2048), truth.step_s * 2048 / 4
     seconds = {"runners": mean, "imbalance": 0.2 * mean, "transfer": 0.01, "learning": truth.learning_s(2048)}
     seconds |= {"sync": 0.005, "rest": 0.005}
-    assert {name: found[f"seconds_{name}"] for name in seconds} == pytest.approx(seconds)
+    assert [found[f"seconds_{name}"] for name in seconds] == pytest.approx([*seconds.values()])
     shares = [found[f"share_{'learn' if name == 'learning' else name}"] for name in seconds]
     assert shares == pytest.approx([each / iteration for each in seconds.values()])
     assert found["share_sample"] == pytest.approx((1.2 * mean + 0.01) / iteration)
@@ -205,35 +187,31 @@ LEARN = Truth(
 )
 
 
-def targets(runs, **options):
-    return targets_of(settings_of(runs), select(runs).runs, num_trials=len(runs), **options)
-
-
 def test_steps_time_and_cost_to_target():
     frame = planted(LEARN)
     frame.loc[frame["status"] == "failed", "seed"] = 6
-    found = targets(frame)
+    found = Study(invented.study(frame))
     large = {"num_env_runners": 4, "train_batch_size": 4096}
     # 10,000 * (1 + 4096 / 2048) = 30,000 steps, the next whole iteration being the 8th.
-    assert one(found, "steps_to_target", **large).value == 8 * 4096
+    assert values(found, "steps_to_target", **large) == [8 * 4096]
     steps = np.array([15 * 1024] * 5 + [20 * 4096])  # one failed: it is censored at the horizon
-    (base,) = every(found, "steps_to_target", num_env_runners=2)
-    assert base["estimate"].value == pytest.approx(steps.mean())
-    assert (base["estimate"].n, base["n_failed"], base["n_censored"]) == (6, 1, 1)
+    base = one(found, "steps_to_target", num_env_runners=2)
+    assert base["value"] == pytest.approx(steps.mean())
+    assert (base["n"], base["n_failed"], base["n_censored"]) == (6, 1, 1)
     seconds = 8 * 4096 / LEARN.rate(4, 4096)
-    assert one(found, "time_to_target_s", **large).value == pytest.approx(seconds)
-    assert one(found, "cpu_hours_to_target", **large).value == pytest.approx(5 * seconds / 3600)
-    assert found.notes[-1] == "Steps are counted up to 81,920 env steps."
+    assert values(found, "time_to_target_s", **large) == pytest.approx([seconds])
+    assert values(found, "cpu_hours_to_target", **large) == pytest.approx([5 * seconds / 3600])
+    assert found.targets.notes[-1].startswith("Steps are counted up to 81,920 env steps.")
     early = frame.copy()  # where a failed run broke off does not matter
     early.loc[early["status"] == "failed", "env_steps"] = 2048
-    assert targets(early) == found
+    assert Study(invented.study(early)).targets == found.targets
 
 
 def test_the_interval_holds_the_env_steps_between_two_evaluations():
     truth = Truth(cells=((2, 1024), (2, 4096)), blocks=5, budget_steps=20 * 4096, **QUIET)
     frame = planted(truth)
     frame["env_steps_to_target"] = [40_000 if batch == 1024 else 80_000 for batch in frame["train_batch_size"]]
-    found = targets(watched(frame, evaluations_of(frame, every=40_000), target=450.0))
+    found = Study(invented.study(frame, evaluations=lambda: evaluations_of(frame, every=40_000)))
     base, large = (one(found, "steps_to_target", train_batch_size=batch) for batch in (1024, 4096))
     assert (base.value, base.low, base.high) == (40_000, 0, 40_000)
     assert (large.low, large.high) == pytest.approx((40_000, 80_000))
@@ -241,9 +219,10 @@ def test_the_interval_holds_the_env_steps_between_two_evaluations():
     soon, late = (one(found, "time_to_target_s", train_batch_size=batch) for batch in (1024, 4096))
     assert (late.low, late.high) == pytest.approx((40_000 / truth.rate(2, 4096), 80_000 / truth.rate(2, 4096)))
     assert soon.low == 0 < soon.value
-    assert "up to 40,000 env steps apart" in found.notes[-1]
-    exactly = one(targets(frame), "steps_to_target", train_batch_size=1024)  # where nobody has said since when
-    assert exactly.low == exactly.high == 40_000
+    assert "up to 40,000 env steps apart" in found.targets.notes[-1]
+    exactly = targets_of(settings_of(frame), select(frame).runs).rows  # where nobody has said since when
+    ends = {(row["estimate"].low, row["estimate"].high) for row in exactly if row["quantity"] == "steps_to_target"}
+    assert (40_000, 40_000) in ends
 
 
 def test_a_run_that_ended_at_the_target_was_not_last_seen_below_it():
@@ -290,14 +269,14 @@ def test_a_failed_run_has_a_score_of_zero_where_runs_are_scored_and_none_elsewhe
     assert study.estimates("final_return")["value"].tolist() == [-150.0]
 
 
-@pytest.mark.parametrize("name", [*(name for name in PARAMETERS if name != SCALE), "max_iterations"])
-def test_runs_that_differ_in_any_parameter_are_no_replicates(name):
-    rows = [invented.run(number, **{name: number + 1}, final_return=float(number)) for number in range(3)]
-    study = Study(invented.study(rows, kind="search"))
-    assert sorted(study.estimates("final_return")["value"]) == [0.0, 1.0, 2.0]
-    assert runs_per_setting(study.trials) == [1, 1, 1]
-    assert "return 2" in study.answer().sentence
-    assert "best of 3" in study.answer().facts[0]
+def test_runs_that_differ_in_any_parameter_are_no_replicates():
+    changes = [{}, *({name: 7} for name in PARAMETERS if name != SCALE), {"max_iterations": 7}]
+    rows = [invented.run(at, **change, final_return=float(at)) for at, change in enumerate(changes)]
+    study, count = Study(invented.study(rows)), len(rows)
+    assert sorted(study.estimates("final_return")["value"]) == [*range(count)]
+    assert runs_per_setting(study.trials) == [1] * count
+    assert f"return {count - 1}" in study.answer().sentence
+    assert f"best of {count}" in study.answer().facts[0]
 
 
 @pytest.mark.parametrize(
