@@ -202,6 +202,7 @@ def played(config: AlgorithmConfig, state: Any, space: StudySpec, **options: Any
         ("LunarLander-v3", True, False, {"continuous": True}),
         ("Pendulum-v1", True, False, {}),  # bounds are not [-1, 1]
         ("Pendulum-v1", False, True, {}),
+        ("Pendulum-v1", False, False, {}),
         ("FrozenLake-v1", True, False, {}),
         ("tests.environments:Mixed", True, False, {}),
         ("tests.environments:Keeps", True, False, {}),  # more digits than it declares, always in the same array
