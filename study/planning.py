@@ -415,7 +415,7 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
         yield (
             f"Script: {facts.source.file} ({facts.found_as}), {facts.algorithm} on {facts.environment}.{own} The study "
             "sets what the space says of `parameters`; seeds, evaluation, resources, and what happens when a runner is "
-            "lost. All else is the script's."
+            "lost (its trial runs again) or an environment raises (its trial fails). All else is the script's."
         )
         if facts.runner_obstacle and spec.runner == "batched":
             yield f"Runner: RLlib's own. The batched one cannot do the same: {facts.runner_obstacle}."
@@ -435,6 +435,11 @@ def remarks(spec: StudySpec, plan: Plan) -> Iterator[str]:
             f"evaluation of {evaluation.episodes} such episodes takes {longest} of CPU time at least, and there are "
             f"{evaluation.num_evaluations} in a trial: each episode is cut at evaluation.max_episode_steps, "
             f"{evaluation.max_episode_steps:,}. Set environment.max_episode_steps where one should end sooner."
+        )
+    if speeds is not None and speeds.outside:
+        yield (
+            f"Outside: an observation of {spec.environment.id} is not in its observation_space ({speeds.outside}). "
+            "RLlib learns from it as it is. Correct the bounds, or the observation."
         )
     needed = {each.num_env_runners: each for each in plan.kinds if each.variant == "study"}
     emulated = sorted(scale for scale, needs in needed.items() if needs.execution == "emulated")

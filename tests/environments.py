@@ -43,14 +43,18 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 class AtStep(Plain):
-    """Raises in one step of its life, or hangs, ends its process, or pays no number."""
+    """Raises in one step of its life, or hangs, ends its process, pays no number, or observes the undeclared."""
 
     def __init__(self, at_step: int = 30, does: str = "raises") -> None:
         super().__init__()
         self.at_step, self.does = at_step, does
 
+    def observe(self) -> Any:
+        strays = self.does == "strays" and self.lifetime == self.at_step
+        return np.array([0, 2.5, 0], np.float32) if strays else super().observe()
+
     def reward(self, action: Any) -> float:
-        if self.lifetime != self.at_step:
+        if self.lifetime != self.at_step or self.does == "strays":
             return 1.0
         if self.does == "raises":
             raise ZeroDivisionError(f"planted fault at step {self.at_step}")

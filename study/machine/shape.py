@@ -41,6 +41,8 @@ class Speeds:
     """Mean steps of the episodes that ended meanwhile, else Gymnasium's limit; None: none ended, and there is none."""
     observation_shape: tuple[int, ...] = ()
     """Of what the network sees; empty where nobody knows."""
+    outside: str = ""
+    """The first observation outside of the space that an environment of somebody's own declares; empty: none seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

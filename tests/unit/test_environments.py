@@ -237,6 +237,9 @@ def test_an_environment_is_played_for_a_moment_until_it_fails():
     assert speeds_of(spec(environment__id="NoSuch-v0").environment) is None
     fails = {"environment__id": "tests.environments:AtStep", "environment__kwargs": {"at_step": 3}}
     assert speeds_of(spec(**fails).environment).step_s > 0
+    strays = {**fails, "environment__kwargs": {"at_step": 3, "does": "strays"}}
+    assert speeds_of(spec(**strays).environment).outside == "2.5 at place 1, where -1 to 1 are declared"
+    assert not speeds_of(spec(environment__id="tests.environments:Plain").environment).outside
 
 
 # --- simulators that keep state in their process ---------------------------------------------------------------------

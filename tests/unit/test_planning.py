@@ -260,11 +260,13 @@ WIDER = {"execution": "real", "parameters__num_env_runners": [1, 4, 59]}
         ({**SCALES, "search": {"num_trials": 14, "sampler": "random"}}, (2, 2), None),
         ({**PLAYED, "speeds": None}, (2, 2), "Endless: no episode of CartPole-v1 ended.*takes 3 min of CPU"),
         ({**PLAYED, "speeds": 100.0}, (2, 2), None),
+        ({**PLAYED, "speeds": 9.0, "outside": "7 at place 0"}, (2, 2), r"Outside: .* CartPole-v1 .*\(7 at place 0\)"),
     ],
 )
 def test_what_a_person_may_not_expect_of_a_plan_is_said_first(changes, here, said):
-    space = spec(**{name: value for name, value in changes.items() if name != "speeds"})
-    speeds = Speeds(step_s=2e-3, episode_steps=changes["speeds"]) if "speeds" in changes else None
+    space = spec(**{name: value for name, value in changes.items() if name not in ("speeds", "outside")})
+    given = {"episode_steps": changes.get("speeds"), "outside": changes.get("outside", "")}
+    speeds = Speeds(step_s=2e-3, **given) if "speeds" in changes else None
     found = [*remarks(space, make_plan(space, replace(cluster(local=here), speeds=speeds)))]
     assert len(found) == (said is not None)
     assert all(re.match(said, line) for line in found)

@@ -196,13 +196,16 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
     """
     with contextlib.suppress(Exception, SystemExit), contextlib.closing(make()) as env:
         env.action_space.seed(0)
-        began, steps, length, ended = time.monotonic(), 0, 0, list[int]()
+        checked = env.spec is None or not comes_with_gymnasium(env.spec.id)  # some of whose bounds are wrong
+        began, steps, length, ended, outside = time.monotonic(), 0, 0, list[int](), ""
         with contextlib.suppress(Exception, SystemExit):
             while steps < MOST_STEPS and time.monotonic() - began < (PLAY_S if ended else LONGEST_PLAY_S):
                 if not length:
                     env.reset(seed=len(ended))
-                *_, terminated, truncated, _ = env.step(env.action_space.sample())
+                observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
                 steps, length = steps + 1, length + 1
+                if checked and not outside and steps <= STEPS:
+                    outside = _outside(env.observation_space, observation)
                 if terminated or truncated:
                     ended.append(length)
                     length = 0
@@ -210,8 +213,20 @@ def speeds(make: Callable[[], gymnasium.Env]) -> Speeds | None:
             step_s=(time.monotonic() - began) / steps,
             episode_steps=sum(ended) / len(ended) if ended else env.spec and env.spec.max_episode_steps,
             observation_shape=tuple(env.observation_space.shape or ()),
+            outside=outside,
         )
     return None
+
+
+def _outside(space: gymnasium.Space, observation: Any) -> str:
+    if not isinstance(space, gymnasium.spaces.Box):
+        return ""
+    places = np.argwhere((observation < space.low) | (observation > space.high))
+    if not places.size:
+        return ""
+    place = tuple(places[0])
+    name = ", ".join(map(str, place))
+    return f"{observation[place]:g} at place {name}, where {space.low[place]:g} to {space.high[place]:g} are declared"
 
 
 def sharing_of(spec: EnvironmentSpec) -> Sharing:
