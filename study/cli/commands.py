@@ -110,7 +110,8 @@ def _run(spec: StudySpec, wanted: RunOptions, folder: StudyFolder) -> NoReturn:
     from study.driver.signals import leave
 
     display = Display(error=False)
-    words = ["python", "-m", "study", "run", str(folder.space_file), "--name", wanted.name, "--out", str(wanted.out)]
+    words = ["python", "-m", "study", "run", "--space", str(folder.space_file), "--name", wanted.name]
+    words += ["--out", str(wanted.out)]
     words += ["--address", wanted.address] if wanted.address else []
     resume_line = shlex.join([*words, "--resume"])
     try:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 
 import optuna
@@ -48,7 +49,9 @@ def test_a_hold_up_study_from_search_to_export(driver):
     folder, place = driver.folder, driver.place
     assert driver.run("--until", "search") == 0, driver.said
     assert "the stages up to search are complete, race comes next" in driver.said
-    assert "--until" not in driver.said.split("Resume with:")[1]
+    to_resume = shlex.split(driver.said.partition("Resume with: ")[2].splitlines()[0])
+    assert "--until" not in to_resume
+    assert "trials" in run(study(*to_resume[3:], "--dry-run"), place).stdout
     assert "--resume" in run(study("certificate", "write", folder), place, codes=(2,)).stderr
 
     driver.start()
