@@ -243,9 +243,8 @@ class Supervisor:
         if not (self._signals or self._lost):
             if driver.code is None or driver.code - 128 not in signal.valid_signals():
                 raise driver.error("the study's driver must start there and stay connected; no record is lost")
-            note(
-                f"The study's driver was killed by signal {driver.code - 128}."
-            )  # as by the kernel, for lack of memory
+            # As by the kernel, for lack of memory.
+            note(f"The study's driver was killed by signal {driver.code - 128}.")
             self._lost = driver
         return ExitCode.STOPPED
 
